@@ -1,0 +1,105 @@
+"""What a model family must offer: load a checkpoint, score noised views, decode. No algorithm is named here."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dare.spec import SamplingConfig
+from dare.types import NoisyViews, Records, Samples
+
+
+class Tokenizer(Protocol):
+    """The part of a tokenizer that we use."""
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """One user turn through the chat template, ending where the assistant's answer begins."""
+
+    def answer_ids(self, text: str) -> list[int]:
+        """The assistant's answer, ending with the end-of-turn token."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of a completion: up to the first end of sequence, without special tokens."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One display string per id."""
+
+
+class Backbone(Protocol):
+    """A loaded checkpoint. Ids come from its configuration, never from the code."""
+
+    kind: Literal["masked", "block"]
+    records: frozenset[Records]
+    model: nn.Module
+    tokenizer: Tokenizer
+    mask_id: int
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    block_size: int | None
+    """Attention block of a block family; None for full attention."""
+
+    def logprobs(self, model: nn.Module, views: NoisyViews, temperature: float = 1.0) -> Float[Tensor, "n S"]:
+        """Log-probability of `views.target` where `views.score`, zero elsewhere; float32 or better, with gradient.
+
+        The mask token has probability zero, as in decoding. `model` is `self.model` or a reference copy of it.
+        """
+
+    def forwards(self, views: NoisyViews) -> Float[Tensor, " n"]:
+        """Cost of each view in forwards of its whole generation window.
+
+        1 for full attention. A block family pays for the blocks that contain a scored position only, since
+        one clean half serves all views of a completion: scored blocks / blocks of the window.
+        """
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        config: SamplingConfig,
+        generators: Sequence[torch.Generator],
+        record: frozenset[Records] = frozenset(),
+    ) -> Samples:
+        """Decode one completion per prompt, each with its own generator: a row does not depend on its batch."""
+
+    def save(self, directory: Path, dtype: torch.dtype | None = None) -> None:
+        """Write config.json, model.safetensors and the tokenizer, so that `load` gives the same logits."""
+
+
+class ModelFamily(Protocol):
+    """One folder under `dare/families`. `FAMILY` in its `__init__` is an instance."""
+
+    name: str
+    kind: Literal["masked", "block"]
+    records: frozenset[Records]
+    lora_targets: ClassVar[tuple[str, ...]]
+
+    def load(self, directory: Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Backbone:
+        """Load a checkpoint strictly: a missing or unexpected key is an error that names it."""
+
+    def tiny(self, vocabulary: Sequence[str], generator: torch.Generator) -> Backbone:
+        """A fresh tiny backbone of the real classes, randomly initialised from `generator`."""
+
+
+class UnknownFamilyError(ValueError):
+    """The name is no folder under dare/families."""
+
+
+def family_names() -> list[str]:
+    """Names of all families, in alphabetical order."""
+    import dare.families
+
+    return sorted(module.name for module in pkgutil.iter_modules(dare.families.__path__) if module.ispkg)
+
+
+def load_family(name: str) -> ModelFamily:
+    """The adapter of a family by the name of its folder."""
+    if name not in family_names():
+        raise UnknownFamilyError(f"unknown family {name!r}; known: {', '.join(family_names())}")
+    family: ModelFamily = importlib.import_module(f"dare.families.{name}").FAMILY
+    return family

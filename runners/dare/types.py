@@ -1,0 +1,132 @@
+"""What flows through one training step: rollouts, credit, noised views, and the terms of the loss.
+
+Shapes: N completions, S tokens, U units of credit, n noised views, T steps. Rows are right-padded:
+prompt, generation window, padding. A `valid` position is prompt or window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Records = Literal["step_map", "x0", "confidence", "tree"]
+
+
+@dataclass(frozen=True)
+class RolloutSpec:
+    """What an algorithm asks of the sampler. Everything else of decoding belongs to the track."""
+
+    sampler: Literal["parallel", "left_to_right", "tree"] = "parallel"
+    record: frozenset[Records] = frozenset()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree rollout: M node states and the edges between them. Leaves are rows of the Rollout."""
+
+    state: Int[Tensor, "M S"]
+    parent: Int[Tensor, " M"]  # -1 for a root
+    value: Float[Tensor, " M"]  # verifier at a leaf, mean of the children above
+    row: Int[Tensor, " M"]  # a row of the Rollout below this node: where its group and padding are read
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How the completions came about, as far as it was asked for and the sampler can tell."""
+
+    step_map: Int[Tensor, "N S"] | None = None  # 1-based step over the whole decode; 0 outside the window
+    x0: Int[Tensor, "N T S"] | None = None
+    confidence: Float[Tensor, "N T S"] | None = None
+    tree: Tree | None = None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """N completions with their rewards, or N offline rows (demonstrations; pairs with reward +1 and -1)."""
+
+    ids: Int[Tensor, "N S"]  # exactly what the model saw at the end of decoding
+    valid: Bool[Tensor, "N S"]  # prompt and window
+    window: Bool[Tensor, "N S"]  # the generation window
+    completion: Bool[Tensor, "N S"]  # window up to and including the first end-of-sequence token
+    group: Int[Tensor, " N"]
+    reward: Float[Tensor, " N"] | Float[Tensor, "N T"]
+    trace: Trace = Trace()
+
+    def rows(self, index: Tensor) -> Self:
+        """The rollout restricted to some rows. A tree cannot be cut by rows and is dropped."""
+        per_row = {name: getattr(self.trace, name) for name in ("step_map", "x0", "confidence")}
+        trace = Trace(**{name: None if value is None else value[index] for name, value in per_row.items()})
+        kept = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "trace"}
+        return replace(self, trace=trace, **kept)
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What an advantage belongs to: a completion, a step of one, a tree edge, a side of a pair."""
+
+    row: Int[Tensor, " U"]  # row of the Rollout
+    advantage: Float[Tensor, " U"]
+    length: Float[Tensor, " U"]  # valid tokens of the unit
+    weight: Float[Tensor, " U"]  # share in the objective, for methods that average within units first
+
+
+@dataclass(frozen=True)
+class NoisyViews:
+    """Corrupted inputs and what is read off them. One row is one network forward of one sequence."""
+
+    ids: Int[Tensor, "n S"]
+    target: Int[Tensor, "n S"]
+    score: Bool[Tensor, "n S"]  # positions whose log-probability is used; always masked in `ids`
+    coef: Float[Tensor, "n S"]  # weight of each of them in its estimator
+    unit: Int[Tensor, " n"]  # owner in Credit
+    valid: Bool[Tensor, "n S"]
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """Some of the views, in the given order."""
+        return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    @classmethod
+    def concatenate(cls, parts: list[NoisyViews]) -> NoisyViews:
+        """Views of equal width, one after another."""
+        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Numerator and denominator per unit: the loss of an optimiser step is sum(num) / sum(den) over all ranks."""
+
+    num: Float[Tensor, " U"]
+    den: Float[Tensor, " U"]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a sampler returns for N prompts; rows are right-padded like a Rollout."""
+
+    ids: Int[Tensor, "N S"]
+    valid: Bool[Tensor, "N S"]
+    window: Bool[Tensor, "N S"]
+    completion: Bool[Tensor, "N S"]
+    step_map: Int[Tensor, "N S"]  # 1-based denoising step; 0 outside the window
+    nfe: Int[Tensor, " N"]  # forwards spent on each row, cache-writing and prefill ones included
+    truncated: Bool[Tensor, " N"]  # no end-of-sequence token in the window
+    trace: Trace = Trace()
+
+    @property
+    def tokens_decoded(self) -> int:
+        """Window tokens that were committed, whether or not they lie behind the first end of sequence."""
+        return int((self.step_map > 0).sum())
+
+    @property
+    def tokens_kept(self) -> int:
+        """Completion tokens."""
+        return int(self.completion.sum())
