@@ -73,6 +73,11 @@ class Credit:
     advantage: Float[Tensor, " U"]
     length: Float[Tensor, " U"]  # valid tokens of the unit
     weight: Float[Tensor, " U"]  # share in the objective, for methods that average within units first
+    part: Int[Tensor, " U"]  # which part of the row: 0 for all of it, a step, the child node of an edge
+
+    def units(self, index: Tensor) -> Self:
+        """Some of the units, in the given order."""
+        return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class NoisyViews:
     coef: Float[Tensor, "n S"]  # weight of each of them in its estimator
     unit: Int[Tensor, " n"]  # owner in Credit
     valid: Bool[Tensor, "n S"]
+    window: Bool[Tensor, "n S"]  # the generation window, for the cost of a view
 
     def __len__(self) -> int:
         return len(self.unit)

@@ -1,0 +1,177 @@
+"""The algorithm hook. An algorithm is one frozen dataclass: fields are hyperparameters, methods differ from GRPO's.
+
+Write one file with one subclass of `Algorithm`, override what is different, and run `dare check FILE`. An algorithm
+sees completions, rewards and log-probabilities; never a model, an optimiser, a rank or a family.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dare.forward_process import RowGenerators, hide_everything
+from dare.objectives import (
+    AdvantageKind,
+    clip_fraction,
+    clipped_surrogate,
+    group_advantages,
+    k3,
+    per_token,
+)
+from dare.spec import AlgorithmSpec
+from dare.types import Credit, LossTerms, NoisyViews, Rollout, RolloutSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """GRPO on the mean-field likelihood: token-level clipped ratio, group-normalised advantage, optional k3 penalty."""
+
+    trains_on: ClassVar[Literal["demonstrations", "preferences", "prompts"]] = "prompts"
+    needs: ClassVar[frozenset[str]] = frozenset({"old"})
+    """What `loss` reads besides `logp`: "old" (behaviour policy), "ref" (frozen reference), "full" (distributions)."""
+    record: ClassVar[frozenset[str]] = frozenset()
+    """What the sampler must record: "step_map", "x0", "confidence", "tree"."""
+
+    advantage: AdvantageKind = "grpo"
+    """How a reward becomes an advantage within its group."""
+    clip_low: float = 0.2
+    """The ratio is held above 1 - clip_low where the advantage is negative."""
+    clip_high: float = 0.2
+    """The ratio is held below 1 + clip_high where the advantage is positive."""
+    kl_coef: float = 0.0
+    """Weight of the k3 penalty towards the frozen reference; 0 leaves the reference out."""
+
+    def rollout(self) -> RolloutSpec | None:
+        """What to ask of the sampler; None for offline methods."""
+        return RolloutSpec(record=self.record) if self.trains_on == "prompts" else None  # type: ignore[arg-type]
+
+    def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
+        """Units of credit. Here: one per completion. `generator` is private to this rollout batch."""
+        advantage = group_advantages(rollout.reward, rollout.group, self.advantage)
+        return completion_credit(rollout, advantage)
+
+    def forward_process(self, rollout: Rollout, credit: Credit, mask_id: int, generators: RowGenerators) -> NoisyViews:
+        """Which tokens are hidden and scored. `generators` holds one private generator per unit."""
+        return hide_everything(rollout, credit, mask_id)
+
+    def loss(
+        self, logp: Tensor, old: Tensor | None, ref: Tensor | None, credit: Credit, views: NoisyViews
+    ) -> LossTerms:
+        """The objective as a pure function of log-probabilities [n, S]; nothing else carries gradient."""
+        assert old is not None
+        units = len(credit.advantage)
+        scored = per_token(views.score.to(logp.dtype), views, units) > 0  # (U, S)
+        log_ratio = per_token((logp - old) * views.coef, views, units)
+        advantage = credit.advantage[:, None].expand_as(log_ratio)
+        loss = clipped_surrogate(log_ratio, advantage, self.clip_low, self.clip_high) * scored
+        metrics = ratio_metrics(log_ratio[scored], advantage[scored], self.clip_low, self.clip_high)
+        if ref is not None and self.kl_coef:
+            penalty = k3(per_token((logp - ref) * views.coef, views, units)) * scored
+            metrics["kl"] = float(penalty.detach().sum() / scored.sum())
+            loss = loss + self.kl_coef * penalty
+        return LossTerms(*self.reduce(loss, scored, credit), metrics)
+
+    def reduce(self, loss: Tensor, scored: Tensor, credit: Credit) -> tuple[Tensor, Tensor]:
+        """Numerator and denominator per unit from token losses [U, S]. Here: the mean over all scored tokens."""
+        return loss.sum(1), scored.sum(1).to(loss.dtype)
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """`needs`, with the reference whenever its penalty is on."""
+        return self.needs | ({"ref"} if self.kl_coef else frozenset())
+
+
+def completion_credit(rollout: Rollout, advantage: Tensor) -> Credit:
+    """One unit per completion, each with the same share in the objective."""
+    n = len(advantage)
+    return Credit(
+        row=torch.arange(n),
+        advantage=advantage,
+        length=rollout.completion.sum(1).to(advantage.dtype),
+        weight=torch.full((n,), 1 / max(n, 1), dtype=advantage.dtype),
+        part=torch.zeros(n, dtype=torch.long),
+    )
+
+
+def ratio_metrics(log_ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[str, float]:
+    """What every ratio method logs: clip fractions on both sides and the mean absolute log-ratio."""
+    below, above = clip_fraction(log_ratio.detach(), advantage, low, high)
+    drift = float(log_ratio.detach().abs().mean()) if log_ratio.numel() else 0.0
+    return {"clip_fraction_low": below, "clip_fraction_high": above, "log_ratio_abs": drift}
+
+
+class AlgorithmError(ValueError):
+    """The algorithm cannot be loaded. The message is one sentence for the person who wrote it."""
+
+
+class UnknownAlgorithmError(AlgorithmError):
+    """No file of that name under dare/algorithms."""
+
+
+def algorithm_names() -> list[str]:
+    """Names of the built-in algorithms: the files of the folder."""
+    import dare.algorithms
+
+    return sorted(module.name for module in pkgutil.iter_modules(dare.algorithms.__path__))
+
+
+def load_algorithm(spec: AlgorithmSpec, entry: Path | None = None) -> Algorithm:
+    """The algorithm a spec names, with its hyperparameters; a submitted file loads exactly like a built-in one."""
+    if spec.source == "builtin":
+        if spec.name not in algorithm_names():
+            raise UnknownAlgorithmError(f"unknown algorithm {spec.name!r}; known: {', '.join(algorithm_names())}")
+        entry = Path(importlib.util.find_spec(f"dare.algorithms.{spec.name}").origin)  # type: ignore[union-attr, arg-type]
+        name = f"dare.algorithms.{spec.name}"
+    else:
+        if entry is None:
+            raise AlgorithmError(f"the entry {spec.name!r} has no algorithm.py")
+        name = "dare_entry"
+    return configure(algorithm_class(entry, name), spec)
+
+
+def algorithm_class(file: Path, module_name: str) -> type[Algorithm]:
+    """The one Algorithm subclass that `file` defines. Executes the file: only where entry code may run."""
+    module = sys.modules.get(module_name) if module_name.startswith("dare.") else None
+    if module is None:
+        module_spec = importlib.util.spec_from_file_location(module_name, file)
+        assert module_spec is not None
+        assert module_spec.loader is not None
+        module = importlib.util.module_from_spec(module_spec)
+        sys.modules[module_name] = module  # dataclasses look their module up
+        module_spec.loader.exec_module(module)
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Algorithm) and value.__module__ == module_name
+    ]
+    if len(found) != 1:
+        names = ", ".join(cls.__name__ for cls in found) or "none"
+        raise AlgorithmError(f"{file.name} must define exactly one class that derives from Algorithm; found: {names}")
+    return found[0]
+
+
+def configure(cls: type[Algorithm], spec: AlgorithmSpec) -> Algorithm:
+    """An instance with the spec's hyperparameters; an unknown one is an error that names the known ones."""
+    known = {f.name for f in fields(cls)}
+    unknown = sorted(set(spec.hyperparameters) - known)
+    if unknown:
+        raise AlgorithmError(f"{spec.name} has no hyperparameter {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    return cls(**spec.hyperparameters)  # type: ignore[arg-type]
+
+
+__all__ = [
+    "Algorithm",
+    "AlgorithmError",
+    "UnknownAlgorithmError",
+    "algorithm_names",
+    "completion_credit",
+    "load_algorithm",
+    "ratio_metrics",
+]

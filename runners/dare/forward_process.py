@@ -1,0 +1,131 @@
+"""Ways to hide tokens: all of them, an exact stratified count, by chance, or along the trajectory that decoded them.
+
+Each returns `NoisyViews` for the units of a Credit whose rows index a Rollout. Every draw is keyed by the row, so a
+view does not depend on which other rows are in the batch, nor on their order.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dare.types import Credit, NoisyViews, Rollout
+
+RowGenerators = list[torch.Generator]
+"""One private generator per unit, in the order of the units."""
+
+
+def views_of(
+    rollout: Rollout,
+    credit: Credit,
+    unit: Int[Tensor, " n"],
+    hidden: Bool[Tensor, "n S"],
+    score: Bool[Tensor, "n S"],
+    coef: Float[Tensor, "n S"],
+    mask_id: int,
+) -> NoisyViews:
+    """Views that hide `hidden` and score `score` of the completions that own them."""
+    row = credit.row[unit]
+    target = rollout.ids[row]
+    return NoisyViews(
+        ids=torch.where(hidden, mask_id, target),
+        target=target,
+        score=score,
+        coef=coef * score,
+        unit=unit,
+        valid=rollout.valid[row],
+        window=rollout.window[row],
+    )
+
+
+def hide_everything(rollout: Rollout, credit: Credit, mask_id: int) -> NoisyViews:
+    """One view per unit with the whole window masked and the completion scored: the mean-field estimate."""
+    unit = torch.arange(len(credit.row))
+    score = rollout.completion[credit.row]
+    return views_of(rollout, credit, unit, rollout.window[credit.row], score, _ones(score, credit), mask_id)
+
+
+def hide_prompt_too(
+    views: NoisyViews, rollout: Rollout, credit: Credit, probability: float, mask_id: int, generators: RowGenerators
+) -> NoisyViews:
+    """The same views with each prompt token masked by chance as well; prompt tokens are never scored."""
+    prompt = (rollout.valid & ~rollout.window)[credit.row[views.unit]]
+    drawn = torch.stack([torch.rand(prompt.shape[1], generator=generators[int(u)]) for u in views.unit.tolist()])
+    return NoisyViews(
+        ids=torch.where(prompt & (drawn < probability), mask_id, views.ids),
+        target=views.target,
+        score=views.score,
+        coef=views.coef,
+        unit=views.unit,
+        valid=views.valid,
+        window=views.window,
+    )
+
+
+def stratified_counts(length: int, views: int, generator: torch.Generator) -> list[int]:
+    """Numbers of tokens to hide: k_j = ((round(k_0 + j L / n) - 1) mod L) + 1, each uniform on 1..L."""
+    first = int(torch.randint(1, length + 1, (), generator=generator))
+    return [(round(first + j * length / views) - 1) % length + 1 for j in range(views)]
+
+
+def hide_counts(rollout: Rollout, credit: Credit, views: int, mask_id: int, generators: RowGenerators) -> NoisyViews:
+    """`views` views per unit that hide exactly k of its L completion tokens, weight L / k each (E-k, stratified).
+
+    Averaged over the views of a unit, the weighted sum of log-probabilities is unbiased for the random-order ELBO.
+    """
+    completion = rollout.completion[credit.row]
+    hidden = torch.zeros(len(credit.row) * views, completion.shape[1], dtype=torch.bool)
+    coef = torch.zeros(len(hidden), dtype=credit.advantage.dtype)
+    for u, generator in enumerate(generators):
+        positions = completion[u].nonzero().flatten()
+        for j, count in enumerate(stratified_counts(len(positions), views, generator)):
+            order = torch.randperm(len(positions), generator=generator)
+            hidden[u * views + j, positions[order[:count]]] = True
+            coef[u * views + j] = len(positions) / count
+    unit = torch.arange(len(credit.row)).repeat_interleave(views)
+    return views_of(rollout, credit, unit, hidden, hidden, coef[:, None].expand(hidden.shape), mask_id)
+
+
+def hide_by_chance(
+    rollout: Rollout, credit: Credit, smallest: float, mask_id: int, generators: RowGenerators
+) -> NoisyViews:
+    """One view per unit: t ~ U(smallest, 1), each completion token hidden with probability t, weight 1 / t (E-bern)."""
+    completion = rollout.completion[credit.row]
+    level = torch.stack([torch.rand((), generator=g, dtype=torch.float64) for g in generators])
+    level = smallest + (1 - smallest) * level
+    drawn = torch.stack([torch.rand(completion.shape[1], generator=g, dtype=torch.float64) for g in generators])
+    hidden = completion & (drawn < level[:, None])
+    coef = (1 / level).to(credit.advantage.dtype)[:, None].expand(hidden.shape)
+    return views_of(rollout, credit, torch.arange(len(credit.row)), hidden, hidden, coef, mask_id)
+
+
+def step_map_of(rollout: Rollout) -> Int[Tensor, "N S"]:
+    """The recorded step map; a ValueError says how to get one."""
+    if rollout.trace.step_map is None:
+        raise ValueError("replaying a trajectory needs its step map; the algorithm asks for it by record={'step_map'}")
+    return rollout.trace.step_map
+
+
+def steps_of(rollout: Rollout) -> tuple[Int[Tensor, " U"], Int[Tensor, " U"]]:
+    """(row, step) of every step that decided a completion token, by row and then by step."""
+    step_map = torch.where(rollout.completion, step_map_of(rollout), 0).long()
+    rows = torch.arange(len(step_map))[:, None].expand_as(step_map)
+    pairs = torch.unique(torch.stack([rows, step_map], dim=-1)[step_map > 0], dim=0)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def replay_steps(rollout: Rollout, credit: Credit, mask_id: int) -> NoisyViews:
+    """One view per (completion, step): the canvas the sampler saw before that step, scoring what the step decided.
+
+    The step is the unit's `part`. Window positions that were never decoded belong to no step and stay as they are.
+    """
+    decided = step_map_of(rollout)[credit.row]
+    step = credit.part[:, None]
+    hidden = rollout.window[credit.row] & (decided >= step)
+    score = rollout.completion[credit.row] & (decided == step)
+    return views_of(rollout, credit, torch.arange(len(step)), hidden, score, _ones(score, credit), mask_id)
+
+
+def _ones(score: Bool[Tensor, "n S"], credit: Credit) -> Float[Tensor, "n S"]:
+    return torch.ones(score.shape, dtype=credit.advantage.dtype)
