@@ -1,0 +1,193 @@
+"""Tracks: what is held fixed in a comparison, read from one versioned, hashed YAML file each.
+
+A track turns an entry into jobs: one training run per backbone and seed, and one evaluation run after it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from dare.spec import (
+    AlgorithmSpec,
+    BackboneRef,
+    Budget,
+    EvaluateSpec,
+    Frozen,
+    JobSpec,
+    SamplingConfig,
+    TaskProtocol,
+    TrainSettings,
+    TrainSpec,
+)
+from dare.tasks import load_task
+
+Role = Literal["ranked", "shown", "transfer"]
+
+
+class UnknownTrackError(ValueError):
+    """No track file of that name and version."""
+
+
+class TrackFileError(ValueError):
+    """A track file does not say what a track must say."""
+
+
+class Recipe(Frozen):
+    """How one kind of training data is used on one backbone."""
+
+    data: str
+    settings: TrainSettings
+    budget: Budget
+
+
+class BackboneRules(Frozen):
+    """Everything that a track fixes for one backbone."""
+
+    rollout: SamplingConfig
+    """Behaviour policy of RL, and of the sampled evaluation."""
+    greedy: SamplingConfig
+    prompts: Recipe
+    demonstrations: Recipe
+    samples: Annotated[int, Field(ge=0)] = 4
+    sample_temperature: Annotated[float, Field(gt=0)] = 1.0
+
+
+class TaskRules(Frozen):
+    """One column of the board."""
+
+    task: str
+    role: Role
+    """ranked: in the mean gain. shown: a column outside it. transfer: shown where its data is at hand."""
+    limit: Annotated[int, Field(gt=0)] | None = None
+
+
+class Example(Frozen):
+    """What an entry may or may not do, with a few lines of example."""
+
+    rule: str
+    example: str
+
+
+class Track(Frozen):
+    """A ruleset. `digest()` is the hash that the board and the rules page show."""
+
+    track: str
+    version: str
+    state: Literal["draft", "open", "closed"]
+    title: str
+    summary: str
+    proves: str
+    does_not_prove: str
+    verdict_override: str | None = None
+    """A sentence that stands on the board instead of a verdict, for tracks that cannot rank."""
+    device: Literal["cpu", "gpu"]
+    seeds: tuple[int, ...]
+    seeds_required: Annotated[int, Field(ge=1)]
+    open_settings: tuple[str, ...] = ()
+    """Fields of TrainSettings that an entry may set."""
+    tasks: tuple[TaskRules, ...]
+    backbones: dict[str, BackboneRules]
+    allowed: tuple[Example, ...] = ()
+    not_allowed: tuple[Example, ...] = ()
+    fixed_because: dict[str, str] = {}
+    """Setting -> why it has its value, for the rules page."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.seeds_required > len(self.seeds):
+            raise ValueError(f"seeds_required is {self.seeds_required} but only {len(self.seeds)} seeds are listed")
+        unknown = set(self.open_settings) - set(TrainSettings.model_fields)
+        if unknown:
+            raise ValueError(f"open_settings names {sorted(unknown)[0]!r}, which is no training setting")
+        if not any(task.role == "ranked" for task in self.tasks):
+            raise ValueError("a track needs at least one ranked task")
+        return self
+
+    @property
+    def name(self) -> str:
+        """`tiny 1.0`."""
+        return f"{self.track} {self.version}"
+
+    def rules_of(self, backbone: str) -> BackboneRules:
+        """The rules of one backbone; UnknownTrackError names those that the track has."""
+        if backbone not in self.backbones:
+            raise UnknownTrackError(
+                f"track {self.name} has no backbone {backbone!r}; it has: {', '.join(self.backbones)}"
+            )
+        return self.backbones[backbone]
+
+    def protocols(self, backbone: str, with_data: bool) -> tuple[TaskProtocol, ...]:
+        """Evaluation protocols of one backbone. Transfer tasks only where their data is at hand."""
+        rules = self.rules_of(backbone)
+        return tuple(
+            TaskProtocol(
+                task=column.task,
+                task_version=load_task(column.task).version,
+                limit=column.limit,
+                sampling=rules.greedy,
+                samples=rules.samples,
+                sample_temperature=rules.sample_temperature,
+                sample_steps_per_block=rules.rollout.steps_per_block,
+            )
+            for column in self.tasks
+            if with_data or column.role != "transfer"
+        )
+
+    def train_job(self, backbone: BackboneRef, algorithm: AlgorithmSpec, trains_on: str, seed: int) -> JobSpec:
+        """The training run of one entry on one backbone with one seed."""
+        rules = self.rules_of(backbone.name)
+        recipe = rules.demonstrations if trains_on == "demonstrations" else rules.prompts
+        return JobSpec(
+            kind="train",
+            seed=seed,
+            backbone=backbone,
+            train=TrainSpec(
+                algorithm=algorithm,
+                data=recipe.data,
+                settings=recipe.settings,
+                sampling=rules.rollout,
+                budget=recipe.budget,
+            ),
+        )
+
+    def evaluate_job(self, backbone: BackboneRef, seed: int, trained: bool, with_data: bool) -> JobSpec:
+        """The evaluation of one policy: of a trained one, or of the untouched backbone."""
+        return JobSpec(
+            kind="evaluate",
+            seed=seed,
+            backbone=backbone,
+            evaluate=EvaluateSpec(protocols=self.protocols(backbone.name, with_data), trained=trained),
+        )
+
+
+def parse_track(text: str, name: str) -> Track:
+    """A track from YAML; TrackFileError says which key of which file is wrong."""
+    try:
+        return Track.model_validate(yaml.safe_load(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise TrackFileError(f"track file {name}: {where}: {first['msg']}") from error
+
+
+@cache
+def tracks() -> dict[str, Track]:
+    """All shipped tracks by `name` (`tiny 1.0`), newest version of a track last."""
+    files = sorted(resources.files("dare_platform").joinpath("track_files").iterdir(), key=lambda file: file.name)
+    parsed = [parse_track(file.read_text(), file.name) for file in files if file.name.endswith(".yaml")]
+    return {track.name: track for track in parsed}
+
+
+def load_track(track: str, version: str | None = None) -> Track:
+    """A track by slug, newest version unless one is given."""
+    matching = [t for t in tracks().values() if t.track == track and version in (None, t.version)]
+    if not matching:
+        raise UnknownTrackError(
+            f"there is no track {track!r} {version or ''}; known: {', '.join(tracks())}".replace("  ", " ")
+        )
+    return matching[-1]
