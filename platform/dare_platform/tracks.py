@@ -94,7 +94,7 @@ class Track(Frozen):
     backbones: dict[str, BackboneRules]
     allowed: tuple[Example, ...] = ()
     not_allowed: tuple[Example, ...] = ()
-    fixed_because: dict[str, str] = {}
+    fixed_because: dict[str, str] = Field(default_factory=dict)
     """Setting -> why it has its value, for the rules page."""
 
     @model_validator(mode="after")
