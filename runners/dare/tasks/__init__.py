@@ -68,7 +68,8 @@ class Task:
     example: tuple[Item, str]
     """A shown item with a right answer."""
     items: Callable[[str, Path | None], Sequence[Item]]
-    """(split, data folder) -> items; raises MissingDataError when the folder is needed and absent."""
+    """(split, data folder) -> items; raises MissingDataError when the folder is needed and absent, UnknownSplitError
+    for a split that the task does not have. Every task has "test"."""
     judge: Callable[[Item, str], Verdict]
     """Never raises, whatever the text."""
     demonstrations: Callable[[str, int], Sequence[Demonstration]] | None = None
@@ -81,6 +82,25 @@ class Task:
 
 class UnknownTaskError(ValueError):
     """The name is no module under dare/tasks."""
+
+
+class UnknownSplitError(ValueError):
+    """The task has no such split."""
+
+
+def read_data(task: str, folder: Path | None, name: str, sha256: str) -> str:
+    """The text of a published data file, byte for byte the one that the task's numbers are about."""
+    path = folder / name if folder else None
+    if path is None or not path.is_file():
+        where = f"is not in {folder}" if folder else "was not given"
+        raise MissingDataError(
+            f"task {task!r} needs the file {name}, which {where}: pass --data FOLDER, the folder that holds {name}"
+        )
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise MissingDataError(f"{path} is not the file that task {task!r} needs: its SHA-256 is {found}, not {sha256}")
+    return content.decode()
 
 
 def task_names() -> list[str]:

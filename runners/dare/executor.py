@@ -1,0 +1,431 @@
+"""One training step for every algorithm: sample, reward, credit, hide, score, update. No algorithm is known by name.
+
+Rules that hold for all of them: views of all inner epochs and all behaviour and reference scores exist before the first
+update and belong to the same views; randomness is keyed by (run seed, purpose, step, epoch, row); denominators are
+global over the optimiser step; groups are formed by id and never split over minibatches.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dare.algorithm import Algorithm
+from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, prompt_rows
+from dare.family import Backbone
+from dare.forward_process import hide_counts
+from dare.gradients import backward
+from dare.objectives import GroupOfOneError, zero_advantage_groups
+from dare.parallel import InProcess, PolicyGroup
+from dare.seeds import generator_for, seed_of
+from dare.spec import Budget, Sample, SamplingConfig, TrainSettings
+from dare.types import Credit, LossTerms, NoisyViews, Rollout, RolloutSpec, Trace
+
+ON_POLICY_TOLERANCE = 1e-3
+"""Largest difference allowed between two scorings of the same views before the first update, in nats."""
+ELBO_ROWS, ELBO_VIEWS = 16, 2
+
+
+class AlgorithmFaultError(RuntimeError):
+    """A hook of the algorithm raised, or returned something that cannot be used: the algorithm's fault, not ours."""
+
+
+class ContractError(RuntimeError):
+    """The first step found that scoring breaks a rule on which every result rests."""
+
+
+@dataclass
+class Used:
+    """What the run has spent so far."""
+
+    steps: int = 0
+    updates: int = 0
+    gradient_forwards: float = 0.0
+    """Per completion."""
+    forwards: float = 0.0
+    """Of one sequence, with or without gradient, sampling included."""
+    tokens_decoded: int = 0
+    tokens_kept: int = 0
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did. `finished` says that the budget ended before the update."""
+
+    metrics: dict[str, float]
+    expected_steps: int
+    finished: bool = False
+    sample: Sample | None = None
+
+
+class PolicyCore:
+    """The rank-local side: model, reference, optimiser. Its methods are the phases that a PolicyGroup runs."""
+
+    def __init__(
+        self, backbone: Backbone, algorithm: Algorithm, settings: TrainSettings, sampling: SamplingConfig
+    ) -> None:
+        self.backbone = backbone
+        self.algorithm = algorithm
+        self.settings = settings
+        self.sampling = sampling
+        self.temperature = sampling.temperature if settings.score_temperature and sampling.temperature > 0 else 1.0
+        self.reference = None
+        if "ref" in algorithm.requires:
+            self.reference = copy.deepcopy(backbone.model).requires_grad_(False)
+        self.optimiser = torch.optim.AdamW(
+            backbone.model.parameters(),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+        )
+
+    @torch.no_grad()
+    def sample(self, prompt: Tensor, length: Tensor, seed: Tensor) -> dict[str, Tensor]:
+        """Decode one completion per row with the row's own seed."""
+        prompts = [row[:n].tolist() for row, n in zip(prompt, length.tolist(), strict=True)]
+        generators = [torch.Generator().manual_seed(s) for s in seed.tolist()]
+        samples = self.backbone.sample(prompts, self.sampling, generators, self.algorithm.record)  # type: ignore[arg-type]
+        return {f.name: getattr(samples, f.name) for f in fields(samples) if f.name != "trace"}
+
+    @torch.no_grad()
+    def score(self, **rows: Tensor) -> dict[str, Tensor]:
+        """Log-probabilities of views under the policy as it is."""
+        return {"logp": self._score_in_chunks(self.backbone.model, NoisyViews(**rows))}
+
+    @torch.no_grad()
+    def score_reference(self, **rows: Tensor) -> dict[str, Tensor]:
+        """Log-probabilities of views under the frozen reference."""
+        assert self.reference is not None
+        return {"logp": self._score_in_chunks(self.reference, NoisyViews(**rows))}
+
+    def update(self, rows: dict[str, Tensor], units: dict[str, Tensor]) -> dict[str, float]:
+        """One optimiser step. `rows` are views, with `old` and `ref` log-probabilities where there are any."""
+        rows = dict(rows)
+        old, ref = rows.pop("old", None), rows.pop("ref", None)
+        for group in self.optimiser.param_groups:
+            group["lr"] = float(units["learning_rate"][0])
+        credit = Credit(**{f.name: units[f.name] for f in fields(Credit)})
+        model = self.backbone.model.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        views = NoisyViews(**rows)
+        needs_old = "old" in self.algorithm.requires
+        done = backward(
+            lambda part: self.backbone.logprobs(model, part, self.temperature),
+            lambda logp, behaviour: self._loss(logp, behaviour if needs_old else None, ref, credit, views),
+            views,
+            old,
+            self.settings.micro_batch,
+        )
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.gradient_clip))
+        if math.isfinite(norm):
+            self.optimiser.step()
+        model.eval()
+        return {**done.terms.metrics, "loss": done.loss, "gradient_norm": norm}
+
+    def _loss(self, *args: Any) -> LossTerms:
+        terms: LossTerms = guarded("loss", self.algorithm.loss, *args)
+        return terms
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on besides the job."""
+        reference = {} if self.reference is None else self.reference.state_dict()
+        return {
+            "model": self.backbone.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "reference": reference,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take a saved state up again."""
+        self.backbone.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
+
+    def _score_in_chunks(self, model: torch.nn.Module, views: NoisyViews) -> Tensor:
+        size = self.settings.micro_batch
+        parts = [views.rows(slice(start, start + size)) for start in range(0, len(views), size)]
+        return torch.cat([self.backbone.logprobs(model, part, self.temperature) for part in parts])
+
+
+@dataclass
+class Executor:
+    """The driver loop of one run."""
+
+    backbone: Backbone
+    algorithm: Algorithm
+    data: PromptData | DemonstrationData
+    settings: TrainSettings
+    sampling: SamplingConfig
+    budget: Budget
+    seed: int
+    used: Used = field(default_factory=Used)
+    core: PolicyCore = field(init=False)
+    group: PolicyGroup = field(init=False)
+
+    def __post_init__(self) -> None:
+        wants_prompts = self.algorithm.trains_on == "prompts"
+        if wants_prompts != isinstance(self.data, PromptData):
+            given = "prompts" if isinstance(self.data, PromptData) else "demonstrations"
+            raise ValueError(f"the algorithm trains on {self.algorithm.trains_on}, the data are {given}")
+        missing = set(self.algorithm.record) - set(self.backbone.records)
+        if missing:
+            raise ValueError(
+                f"the algorithm needs {', '.join(sorted(missing))} of every rollout; "
+                f"the sampler of this backbone records {', '.join(sorted(self.backbone.records)) or 'nothing'}"
+            )
+        self.core = PolicyCore(self.backbone, self.algorithm, self.settings, self.sampling)
+        self.group = InProcess(self.core)
+
+    def step(self) -> StepReport:
+        """One rollout batch with its inner epochs, or one batch of demonstrations."""
+        step = self.used.steps
+        rollout, metrics, sample = self._batch(step)
+        credit = self._hook("credit", rollout, generator_for(self.seed, "credit", step))
+        self._check_credit(credit, rollout)
+        epochs = [self._views(rollout, credit, step, epoch) for epoch in range(self.settings.inner_epochs)]
+        cost = [float(self.backbone.forwards(views).sum()) for views in epochs]
+        spent = sum(cost) / len(rollout.ids)
+        if self._over_budget(spent):
+            return StepReport({}, step, finished=True)
+        parts = [part for views in epochs for part in self._minibatches(rollout, credit, views)]
+        if step == 0:
+            self._check_first_step(epochs[0], rollout)
+        rows = self._with_scores(parts)
+        if "full" in self.algorithm.needs:
+            raise NotImplementedError("methods that need whole distributions arrive with tree rollouts")
+        reports = []
+        for (views, part), scores in zip(parts, rows, strict=True):
+            units = {f.name: getattr(part, f.name) for f in fields(part)}
+            units["learning_rate"] = torch.full((len(part.row),), self._learning_rate())
+            reports.append(self.group.reduce("update", {**_rows(views), **scores}, units))
+            self.used.updates += 1
+        self.used.steps += 1
+        self.used.gradient_forwards += spent
+        passes = len(self.algorithm.requires & {"old", "ref"}) + 1
+        self.used.forwards += passes * sum(cost)
+        metrics |= self._credit_metrics(rollout, credit)
+        metrics |= {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
+        metrics |= {"forwards_per_completion": spent, "learning_rate": self._learning_rate()}
+        return StepReport(metrics, self._expected_steps(spent), sample=sample)
+
+    def _batch(self, step: int) -> tuple[Rollout, dict[str, float], Sample | None]:
+        size = self.settings.prompts_per_step
+        if isinstance(self.data, DemonstrationData):
+            chosen = batch_indices(len(self.data.rows), size, step, self.seed)
+            rows = [self.data.rows[i] for i in chosen]
+            return demonstration_rollout(self.backbone, rows, self.sampling.gen_length), {}, None
+        return self._rollout(step, batch_indices(len(self.data.items), size, step, self.seed))
+
+    def _rollout(self, step: int, chosen: Sequence[int]) -> tuple[Rollout, dict[str, float], Sample]:
+        assert isinstance(self.data, PromptData)
+        items = [self.data.items[i] for i in chosen for _ in range(self.settings.group_size)]
+        tasks = [self.data.tasks[i] for i in chosen for _ in range(self.settings.group_size)]
+        spec: RolloutSpec = self._hook("rollout")
+        if spec.sampler != "parallel":
+            raise ValueError(f"no sampler of this backbone decodes {spec.sampler!r} yet")
+        prompt, length = prompt_rows(self.backbone, [item.prompt for item in items])
+        seeds = torch.tensor([seed_of(self.seed, "rollout", step, row) for row in range(len(items))])
+        sampled = self.group.map("sample", {"prompt": prompt, "length": length, "seed": seeds})
+        self.used.forwards += float(sampled["nfe"].sum())
+        self.used.tokens_decoded += int((sampled["step_map"] > 0).sum())
+        self.used.tokens_kept += int(sampled["completion"].sum())
+        texts = [
+            self.backbone.tokenizer.decode(ids[done].tolist())
+            for ids, done in zip(sampled["ids"], sampled["completion"], strict=True)
+        ]
+        judge = [task.judge for task in tasks]
+        verdicts = self.group.once(lambda: [j(item, text) for j, item, text in zip(judge, items, texts, strict=True)])
+        reward = torch.tensor([verdict.reward for verdict in verdicts], dtype=torch.float32)
+        rollout = Rollout(
+            ids=sampled["ids"],
+            valid=sampled["valid"],
+            window=sampled["window"],
+            completion=sampled["completion"],
+            group=torch.arange(len(chosen)).repeat_interleave(self.settings.group_size),
+            reward=reward,
+            trace=Trace(step_map=sampled["step_map"]) if "step_map" in spec.record else Trace(),
+        )
+        metrics = {
+            "reward": float(reward.mean()),
+            "reward_std": float(reward.std()),
+            "solved": sum(verdict.solved for verdict in verdicts) / len(verdicts),
+            "no_answer": sum(verdict.status == "no_answer" for verdict in verdicts) / len(verdicts),
+            "completion_length": float(rollout.completion.sum(1).float().mean()),
+            "post_eos_share": 1 - float(rollout.completion.sum() / rollout.window.sum()),
+            "truncated": float(sampled["truncated"].float().mean()),
+            "nfe": float(sampled["nfe"].float().mean()),
+            "repetition": _commonest_share(rollout.ids[rollout.completion]),
+            **self._elbo(rollout, step),
+        }
+        row = step % len(items)
+        window = sampled["window"][row]
+        sample = Sample(
+            prompt=items[row].prompt,
+            tokens=tuple(self.backbone.tokenizer.pieces(sampled["ids"][row][window].tolist())),
+            step_map=tuple(sampled["step_map"][row][window].tolist()),
+            reward=float(reward[row]),
+        )
+        return rollout, metrics, sample
+
+    @torch.no_grad()
+    def _elbo(self, rollout: Rollout, step: int) -> dict[str, float]:
+        """Random-order ELBO per completion token of a few completions, with its standard error over them."""
+        few = rollout.rows(torch.arange(min(ELBO_ROWS, len(rollout.ids))))
+        few = few.rows(few.completion.any(1).nonzero().flatten())
+        n = len(few.ids)
+        if n < 2:
+            return {}
+        credit = Credit(
+            torch.arange(n),
+            torch.zeros(n),
+            few.completion.sum(1).float(),
+            torch.zeros(n),
+            torch.zeros(n, dtype=torch.long),
+        )
+        generators = [generator_for(self.seed, "elbo", step, row) for row in range(n)]
+        views = hide_counts(few, credit, ELBO_VIEWS, self.backbone.mask_id, generators)
+        logp = self.group.map("score", _rows(views))["logp"]
+        self.used.forwards += len(views)
+        elbo = (logp * views.coef).sum(1).view(n, ELBO_VIEWS).mean(1) / credit.length
+        return {"elbo_per_token": float(elbo.mean()), "elbo_standard_error": float(elbo.std() / math.sqrt(n))}
+
+    def _views(self, rollout: Rollout, credit: Credit, step: int, epoch: int) -> NoisyViews:
+        parts = zip(credit.row.tolist(), credit.part.tolist(), strict=True)
+        generators = [generator_for(self.seed, "views", step, epoch, row, part) for row, part in parts]
+        views = self._hook("forward_process", rollout, credit, self.backbone.mask_id, generators)
+        check_views(views, rollout, credit, self.backbone.mask_id)
+        return views  # type: ignore[no-any-return]
+
+    def _minibatches(self, rollout: Rollout, credit: Credit, views: NoisyViews) -> list[tuple[NoisyViews, Credit]]:
+        """The views with their units, cut into optimiser steps by whole groups."""
+        if self.settings.minibatches == 1:
+            return [(views, credit)]
+        groups = torch.unique(rollout.group)
+        cuts = []
+        for chosen in torch.tensor_split(groups, self.settings.minibatches):
+            unit = torch.isin(rollout.group[credit.row], chosen).nonzero().flatten()
+            view = torch.isin(views.unit, unit).nonzero().flatten()
+            part = views.rows(view)
+            renumbered = torch.searchsorted(unit, part.unit)
+            cuts.append((NoisyViews(**{**_rows(part), "unit": renumbered}), credit.units(unit)))
+        return [cut for cut in cuts if len(cut[0])]
+
+    def _with_scores(self, parts: Sequence[tuple[NoisyViews, Credit]]) -> list[dict[str, Tensor]]:
+        """`old` and `ref` of every update, all before the first one. The first update's own first pass is its `old`."""
+        scores: list[dict[str, Tensor]] = []
+        for index, (views, _) in enumerate(parts):
+            rows: dict[str, Tensor] = {}
+            if "old" in self.algorithm.requires and index > 0:
+                rows["old"] = self.group.map("score", _rows(views))["logp"]
+            if "ref" in self.algorithm.requires:
+                rows["ref"] = self.group.map("score_reference", _rows(views))["logp"]
+            scores.append(rows)
+        return scores
+
+    def _check_first_step(self, views: NoisyViews, rollout: Rollout) -> None:
+        """Scoring twice before any update must agree; a model that trains in another mode than it scores does not."""
+        first = self.group.map("score", _rows(views))["logp"]
+        model = self.backbone.model.train()
+        with torch.no_grad():
+            second = self.core._score_in_chunks(model, views)
+        model.eval()
+        drift = float((first - second).abs().max())
+        if not drift <= ON_POLICY_TOLERANCE:
+            raise ContractError(
+                f"before the first update the policy and the behaviour policy differ by {drift:.2g} nats; "
+                f"allowed are {ON_POLICY_TOLERANCE:g}: the model scores differently in training mode"
+            )
+
+    def _check_credit(self, credit: Credit, rollout: Rollout) -> None:
+        if not bool(torch.isfinite(credit.advantage).all()):
+            raise AlgorithmFaultError("credit returned an advantage that is not finite")
+        if len(credit.row) and int(credit.row.max()) >= len(rollout.ids):
+            raise AlgorithmFaultError(f"credit points at row {int(credit.row.max())} of {len(rollout.ids)} completions")
+
+    def _credit_metrics(self, rollout: Rollout, credit: Credit) -> dict[str, float]:
+        if self.algorithm.trains_on != "prompts":
+            return {}
+        return {"zero_advantage_groups": zero_advantage_groups(credit.advantage, rollout.group[credit.row])}
+
+    def _progress(self) -> float:
+        by_forwards = (
+            self.used.gradient_forwards / self.budget.gradient_forwards if self.budget.gradient_forwards else 0.0
+        )
+        return min(1.0, max(by_forwards, self.used.steps / self.budget.optimiser_steps))
+
+    def _learning_rate(self) -> float:
+        warm = min(1.0, (self.used.updates + 1) / (self.settings.warmup_steps + 1))
+        decay = 0.5 * (1 + math.cos(math.pi * self._progress())) if self.settings.schedule == "cosine" else 1.0
+        return self.settings.learning_rate * warm * decay
+
+    def _over_budget(self, spent: float) -> bool:
+        if self.used.steps >= self.budget.optimiser_steps:
+            return True
+        limit = self.budget.gradient_forwards
+        return limit is not None and self.used.steps > 0 and self.used.gradient_forwards + spent > limit + 1e-9
+
+    def _expected_steps(self, spent: float) -> int:
+        limit = self.budget.gradient_forwards
+        if limit is None or spent == 0:
+            return self.budget.optimiser_steps
+        left = max(0, math.floor((limit - self.used.gradient_forwards) / spent + 1e-9))
+        return min(self.budget.optimiser_steps, self.used.steps + left)
+
+    def _hook(self, name: str, *args: Any) -> Any:
+        return guarded(name, getattr(self.algorithm, name), *args)
+
+
+def guarded(name: str, hook: Callable[..., Any], *args: Any) -> Any:
+    """Call a hook; whatever it raises becomes an AlgorithmFaultError that names the hook and the line."""
+    try:
+        return hook(*args)
+    except (GroupOfOneError, MemoryError):
+        raise
+    except Exception as error:  # anything an algorithm raises is its own fault, whatever the type
+        _raise_fault(name, error)
+
+
+def _raise_fault(name: str, error: Exception) -> NoReturn:
+    trace = error.__traceback__
+    line = 0
+    while trace is not None:
+        if "algorithm" in trace.tb_frame.f_code.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = f" (line {line})" if line else ""
+    raise AlgorithmFaultError(f"{name}{where} raised {type(error).__name__}: {error}") from error
+
+
+def check_views(views: NoisyViews, rollout: Rollout, credit: Credit, mask_id: int) -> None:
+    """What every forward process must obey; AlgorithmFaultError says which rule was broken where."""
+    if not len(views):
+        raise AlgorithmFaultError("forward_process returned no view")
+    if int(views.unit.max()) >= len(credit.row) or int(views.unit.min()) < 0:
+        raise AlgorithmFaultError(f"forward_process names unit {int(views.unit.max())} of {len(credit.row)} units")
+    rules = (
+        (views.score & ~rollout.completion[credit.row[views.unit]], "scores a position outside the completion"),
+        (views.score & (views.ids != mask_id), "scores a position that it did not hide"),
+        (views.score & (views.target == mask_id), "scores a position whose target is the mask token"),
+        (views.score & (views.ids == views.target), "scores a position whose input is its target"),
+        (~torch.isfinite(views.coef), "returned a weight that is not finite"),
+    )
+    for broken, sentence in rules:
+        if bool(broken.any()):
+            row, column = broken.nonzero()[0].tolist()
+            raise AlgorithmFaultError(f"forward_process {sentence} (view {row}, position {column})")
+
+
+def _commonest_share(tokens: Int[Tensor, " n"]) -> float:
+    return float(torch.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
+
+
+def _rows(views: NoisyViews) -> dict[str, Int[Tensor, "n S"] | Bool[Tensor, "n S"] | Float[Tensor, "n S"]]:
+    return {f.name: getattr(views, f.name) for f in fields(views)}
