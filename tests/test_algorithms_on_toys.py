@@ -291,9 +291,10 @@ def test_bgpo_is_never_below_the_exact_surrogate_and_always_finite() -> None:
             logp.requires_grad_(True)
             loss = algorithm.loss(logp, zero, None, credit_of([advantage], [3]), views).num.sum()
             (gradient,) = torch.autograd.grad(loss, logp)
-            assert math.isfinite(float(loss))
+            value = float(loss.detach())
+            assert math.isfinite(value)
             assert bool(torch.isfinite(gradient).all())
-            assert float(loss) >= -advantage * math.exp((first + second) / 2) - 1e-9
+            assert value >= -advantage * math.exp((first + second) / 2) - 1e-9
 
 
 def test_for_a_drift_below_minus_one_bgpo_uses_the_linear_bound() -> None:
@@ -314,3 +315,16 @@ def test_with_equal_scores_and_centred_advantages_the_uniform_model_has_no_polic
         views = algorithm.forward_process(rollout, credit, MASK, generators)
         _, gradient = loss_and_gradient(algorithm, credit, views, uniform(), uniform())
         assert float(gradient.abs().max()) < 1e-12, name
+
+
+@pytest.mark.parametrize(("length", "views"), [(3, 2), (5, 2), (7, 4), (20, 8), (4, 4), (3, 5)])
+def test_every_stratified_count_is_equally_likely(length: int, views: int) -> None:
+    """Whatever the first count, later ones are a shift of it: over all first counts each appears once per view."""
+    seen: dict[int, list[int]] = {}
+    for seed in range(2000):
+        counts = stratified_counts(length, views, torch.Generator().manual_seed(seed))
+        seen[counts[0]] = counts
+        if len(seen) == length:
+            break
+    for view in range(views):
+        assert sorted(counts[view] for counts in seen.values()) == list(range(1, length + 1))

@@ -1,7 +1,7 @@
 """Training data: prompts with a judge, or demonstrations; batches that depend on seed and step alone.
 
-`prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `file:<path>` a JSONL file of
-the job directory whose rows are {"prompt", "answer"} or {"prompt", "task", "gold"}.
+`prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `mix:<name>` a pretraining mix,
+`file:<path>` a JSONL file of the job directory whose rows are {"prompt", "answer"} or {"prompt", "task", "gold"}.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dare.corpus import MIXES, demonstrations
 from dare.family import Backbone
 from dare.seeds import generator_for
 from dare.tasks import Demonstration, Item, Task, load_task
 from dare.types import Rollout
 
 CORPUS_ROWS = 4096
+MIX_ROWS = 40_000
 
 
 class DataError(ValueError):
@@ -55,9 +57,13 @@ def load_data(reference: str, directory: Path) -> PromptData | DemonstrationData
         if task.demonstrations is None or corpus not in task.corpora:
             raise DataError(f"task {name!r} has no corpus {corpus!r}; it has: {', '.join(task.corpora) or 'none'}")
         return DemonstrationData(task.demonstrations(corpus, CORPUS_ROWS))
+    if kind == "mix":
+        if rest not in MIXES:
+            raise DataError(f"unknown mix {rest!r}; known: {', '.join(MIXES)}")
+        return DemonstrationData(demonstrations(rest, MIX_ROWS))
     if kind == "file":
         return _read_file(directory / rest)
-    raise DataError(f"data {reference!r} is neither prompts:<task> nor corpus:<task>/<name> nor file:<path>")
+    raise DataError(f"data {reference!r} is none of prompts:<task>, corpus:<task>/<name>, mix:<name>, file:<path>")
 
 
 def _read_file(path: Path) -> PromptData | DemonstrationData:

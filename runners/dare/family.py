@@ -31,6 +31,9 @@ class Tokenizer(Protocol):
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One display string per id."""
 
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer files beside the weights."""
+
 
 class Backbone(Protocol):
     """A loaded checkpoint. Ids come from its configuration, never from the code."""

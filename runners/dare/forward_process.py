@@ -6,6 +6,8 @@ view does not depend on which other rows are in the batch, nor on their order.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -64,9 +66,12 @@ def hide_prompt_too(
 
 
 def stratified_counts(length: int, views: int, generator: torch.Generator) -> list[int]:
-    """Numbers of tokens to hide: k_j = ((round(k_0 + j L / n) - 1) mod L) + 1, each uniform on 1..L."""
+    """Numbers of tokens to hide: k_j = ((round(k_0 + j L / n) - 1) mod L) + 1, each uniform on 1..L.
+
+    Halves round up: rounding them to even would make some counts twice as likely and the estimate biased.
+    """
     first = int(torch.randint(1, length + 1, (), generator=generator))
-    return [(round(first + j * length / views) - 1) % length + 1 for j in range(views)]
+    return [(math.floor(first + j * length / views + 0.5) - 1) % length + 1 for j in range(views)]
 
 
 def hide_counts(rollout: Rollout, credit: Credit, views: int, mask_id: int, generators: RowGenerators) -> NoisyViews:
