@@ -1,7 +1,7 @@
 """Training data: prompts with a judge, or demonstrations; batches that depend on seed and step alone.
 
-`prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `mix:<name>` a pretraining mix,
-`file:<path>` a JSONL file of the job directory whose rows are {"prompt", "answer"} or {"prompt", "task", "gold"}.
+`prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `mix:<name>` a pretraining
+mix, `file:<path>` a JSONL file of the job directory: rows {"prompt", "answer"} or {"prompt", "task", "gold"}.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +28,7 @@ from dare.seeds import generator_for, seed_of
 from dare.spec import Budget, Sample, SamplingConfig, TrainSettings
 from dare.types import Credit, LossTerms, NoisyViews, Rollout, RolloutSpec, Trace
 
+Answer = TypeVar("Answer")
 ON_POLICY_TOLERANCE = 1e-3
 """Largest difference allowed between two scorings of the same views before the first update, in nats."""
 ELBO_ROWS, ELBO_VIEWS = 16, 2
@@ -130,8 +131,7 @@ class PolicyCore:
         return {**done.terms.metrics, "loss": done.loss, "gradient_norm": norm}
 
     def _loss(self, *args: Any) -> LossTerms:
-        terms: LossTerms = guarded("loss", self.algorithm.loss, *args)
-        return terms
+        return guarded("loss", self.algorithm.loss, *args)
 
     def state(self) -> dict[str, Any]:
         """Everything that the next step depends on besides the job."""
@@ -383,7 +383,7 @@ class Executor:
         return guarded(name, getattr(self.algorithm, name), *args)
 
 
-def guarded(name: str, hook: Callable[..., Any], *args: Any) -> Any:
+def guarded(name: str, hook: Callable[..., Answer], *args: Any) -> Answer:
     """Call a hook; whatever it raises becomes an AlgorithmFaultError that names the hook and the line."""
     try:
         return hook(*args)

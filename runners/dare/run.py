@@ -1,0 +1,385 @@
+"""One run of one job directory: train, evaluate or check; resumable, and ended by exactly one `result.json`.
+
+The result is written last, by rename. A run that is killed leaves none and can be started again in the same directory:
+it continues from the last complete checkpoint or the last stored prediction.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import torch
+from pydantic import ValidationError
+
+import dare
+from dare.alarms import DivergedError, Watch
+from dare.algorithm import AlgorithmError, load_algorithm
+from dare.catalog import UnknownBackboneError, backbone_directory
+from dare.checkpoint import artifact, commit, find, load_state, publish, save_state
+from dare.data import DataError, load_data, prompt_rows
+from dare.evaluation import EvaluationError, evaluate
+from dare.executor import AlgorithmFaultError, ContractError, Executor, Used
+from dare.family import Backbone, UnknownFamilyError, load_family
+from dare.gradients import NonFiniteLossError
+from dare.metrics import EventLog, Listener, device_seconds
+from dare.objectives import GroupOfOneError
+from dare.seeds import generator_for
+from dare.spec import Cause, JobSpec, Result, Usage
+from dare.tasks import MissingDataError, UnknownTaskError
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+SAMPLE_EVERY = 5
+
+
+class JobError(ValueError):
+    """The job directory cannot be run at all; nothing was written. One sentence."""
+
+
+class BudgetTimeoutError(TimeoutError):
+    """The wall-clock guard of the job was exceeded."""
+
+
+class _Interrupted(BaseException):
+    """SIGTERM or Ctrl-C: stop at the next safe place, leave a checkpoint and no result."""
+
+
+@dataclass
+class Clocks:
+    """Seconds per clock, continued over restarts through the checkpoint's facts."""
+
+    prepare: float = 0.0
+    train: float = 0.0
+    evaluate: float = 0.0
+    overhead: float = 0.0
+    device: float = 0.0
+    _mark: float = field(default_factory=time.monotonic)
+    _device_mark: float = field(default_factory=device_seconds)
+
+    def lap(self, clock: str) -> None:
+        """Book the time since the last lap."""
+        now, device = time.monotonic(), device_seconds()
+        setattr(self, clock, getattr(self, clock) + now - self._mark)
+        self.device += device - self._device_mark
+        self._mark, self._device_mark = now, device
+
+    @property
+    def wall(self) -> float:
+        """All of it."""
+        return self.prepare + self.train + self.evaluate + self.overhead
+
+    def seconds(self) -> dict[str, float]:
+        """What a checkpoint keeps."""
+        return {name: getattr(self, name) for name in ("prepare", "train", "evaluate", "overhead", "device")}
+
+
+def read_job(directory: Path) -> JobSpec:
+    """The job of a directory; JobError says what is wrong with it."""
+    path = directory / "job.json"
+    if not path.is_file():
+        raise JobError(f"{directory} has no job.json")
+    try:
+        return JobSpec.model_validate_json(path.read_text(encoding="utf-8"))
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise JobError(f"{path}: {where}: {first['msg']}") from error
+
+
+def run(directory: Path, listener: Listener | None = None, data: Path | None = None) -> Result:
+    """Run the job of `directory` to its result. A finished directory answers with the result that it has.
+
+    Raises JobError for a directory that is no job, KeyboardInterrupt when asked to stop; every other end is a Result.
+    """
+    job = read_job(directory)
+    finished = directory / "result.json"
+    if finished.exists():
+        done = Result.model_validate_json(finished.read_text())
+        if done.job == job.digest():
+            return done
+    torch.set_num_threads(job.threads)
+    torch.use_deterministic_algorithms(True)
+    events = EventLog(directory, listener)
+    clocks = Clocks()
+    try:
+        with _stop_on_signals():
+            result = _ended(job, lambda: _kinds()[job.kind](job, directory, events, clocks, data), clocks)
+        events.stage("finish", result.message)
+        _write_result(directory, result)
+    except _Interrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        events.close()
+    return result
+
+
+def _kinds() -> dict[str, Callable[[JobSpec, Path, EventLog, Clocks, Path | None], Result]]:
+    return {"train": _train, "evaluate": _evaluate, "check": _check}
+
+
+def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
+    """The result of the work, or the failure that its exception means. What is not listed here is a bug of ours."""
+    submitted = job.train is not None and job.train.algorithm.source == "entry"
+    theirs: Cause = "user_error" if submitted or job.kind == "check" else "internal"
+    try:
+        return work()
+    except (AlgorithmFaultError, AlgorithmError) as error:
+        cause, message = theirs, f"The algorithm failed: {error}."
+    except (NonFiniteLossError, DivergedError) as error:
+        cause, message = "diverged", f"Training diverged: {error}."
+    except BudgetTimeoutError as error:
+        cause, message = "timeout", str(error)
+    except MemoryError:
+        cause, message = "oom_host", "The run asked for more memory than there is. Use a smaller micro_batch."
+    except (MissingDataError, DataError, EvaluationError, UnknownTaskError) as error:
+        cause, message = "internal", f"The job cannot be run here: {error}."
+    except (ContractError, GroupOfOneError, UnknownBackboneError, UnknownFamilyError) as error:
+        cause, message = "internal", f"The run stopped itself: {error}."
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        cause, message = "disk", "The disk is full. Free some space and retry; the last checkpoint is kept."
+    return Result(
+        job=job.digest(),
+        kind=job.kind,
+        outcome="failed",
+        cause=cause,
+        message=message[:2000],
+        usage=_usage(clocks, Used()),
+        provenance=provenance(),
+    )
+
+
+def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _data: Path | None) -> Result:
+    assert job.train is not None
+    spec, digest = job.train, job.digest()
+    events.stage("prepare", "loading weights and data")
+    algorithm = load_algorithm(spec.algorithm, directory / "entry" / "algorithm.py")
+    backbone = load_backbone(job, backbone_directory(job.backbone.name))
+    executor = Executor(
+        backbone, algorithm, load_data(spec.data, directory), spec.settings, spec.sampling, spec.budget, job.seed
+    )
+    saved = load_state(directory, digest)
+    watch = Watch()
+    if saved is not None:
+        state, facts = saved
+        executor.core.restore(state)
+        executor.used = Used(**facts["used"])
+        for name, seconds in facts["clocks"].items():
+            setattr(clocks, name, getattr(clocks, name) + seconds)
+        events.stage("prepare", f"resuming from step {executor.used.steps}")
+    clocks.lap("prepare")
+    if saved is None:
+        events.stage("rehearse", "saving, loading and exporting once before it matters")
+        rehearse(backbone, job, directory)
+        clocks.lap("overhead")
+    events.stage("train")
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    while True:
+        report = executor.step()
+        clocks.lap("train")
+        if report.finished:
+            break
+        first = first or report.metrics
+        last = report.metrics
+        used = executor.used
+        for alarm in watch.look(used.steps, report.metrics):
+            events.alarm(used.steps, alarm.name, alarm.sentence)
+            if alarm.fatal:
+                raise DivergedError(alarm.sentence)
+        events.step(used.steps, report.expected_steps, report.metrics, used.gradient_forwards, clocks.device)
+        if report.sample is not None and (used.steps % SAMPLE_EVERY == 0 or used.steps == 1):
+            events.sample(used.steps, report.sample)
+        if clocks.wall > spec.budget.wall_seconds:
+            raise BudgetTimeoutError(
+                f"The run took {clocks.wall:.0f} s; the guard of the track is {spec.budget.wall_seconds:.0f} s."
+            )
+        if used.steps % spec.checkpoint_every == 0:
+            facts = {"used": asdict(used), "clocks": clocks.seconds()}
+            save_state(directory, executor.core.state(), facts, digest)
+            clocks.lap("overhead")
+    scratch = publish(directory, "model")
+    backbone.save(scratch)
+    model = commit(scratch)
+    clocks.lap("overhead")
+    used = executor.used
+    moved = ""
+    if "reward" in last and "reward" in first:
+        moved = f" Reward {first['reward']:.2f} → {last['reward']:.2f}."
+    return Result(
+        job=digest,
+        kind="train",
+        outcome="succeeded",
+        message=f"Trained {used.steps} steps in {clocks.wall:.0f} s.{moved}",
+        ended_by="budget" if used.steps < spec.budget.optimiser_steps else "complete",
+        usage=_usage(clocks, used),
+        artifacts=tuple(artifact(directory, path) for path in sorted(model.rglob("*")) if path.is_file()),
+        metrics={name: value if math.isfinite(value) else None for name, value in last.items()},
+        provenance=provenance(),
+    )
+
+
+def _evaluate(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, data: Path | None) -> Result:
+    assert job.evaluate is not None
+    events.stage("prepare", "loading weights")
+    weights = directory / "weights" if job.evaluate.trained else backbone_directory(job.backbone.name)
+    if not weights.is_dir():
+        raise EvaluationError(f"the job evaluates a trained policy, but {directory} has no weights folder")
+    backbone = load_backbone(job, weights, verify=not job.evaluate.trained)
+    clocks.lap("prepare")
+    scores, cost = evaluate(job.evaluate, backbone, directory, job.seed, data, events)
+    clocks.lap("evaluate")
+    headline = next(score for score in scores if score.metric == "solved" and score.decoding == "greedy")
+    paths = [*(directory / "predictions").glob("*.jsonl"), *(directory / "items").glob("*.jsonl")]
+    usage = _usage(clocks, Used(forwards=cost.forwards, tokens_kept=cost.tokens_kept))
+    return Result(
+        job=job.digest(),
+        kind="evaluate",
+        outcome="succeeded",
+        message=f"Scored {sum(s.n for s in scores if s.metric == 'solved' and s.decoding == 'greedy')} items; "
+        f"{headline.task} solved {headline.value:.1%}.",
+        scores=tuple(scores),
+        usage=usage,
+        artifacts=tuple(artifact(directory, path) for path in sorted(paths)),
+        provenance=provenance(),
+    )
+
+
+def _check(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _data: Path | None) -> Result:
+    from dare.check import contract  # the contract trains on tiny backbones; no other run needs it
+
+    assert job.check is not None
+    events.stage("prepare", "loading the tiny backbone")
+    algorithm = load_algorithm(job.check.algorithm, directory / "entry" / "algorithm.py")
+    backbone = load_backbone(job, backbone_directory(job.backbone.name))
+    clocks.lap("prepare")
+    events.stage("check")
+    outcomes = []
+    for outcome in contract(algorithm, backbone, job.seed):
+        outcomes.append(outcome)
+        events.progress(outcome.name, len(outcomes), outcome.of)
+    clocks.lap("train")
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    return Result(
+        job=job.digest(),
+        kind="check",
+        outcome="failed" if failed else "succeeded",
+        cause="user_error" if failed else None,
+        message=f"Check `{failed[0].name}`: {failed[0].sentence}" if failed else f"{len(outcomes)} checks passed.",
+        usage=_usage(clocks, Used()),
+        provenance=provenance(),
+    )
+
+
+def load_backbone(job: JobSpec, directory: Path, verify: bool = True) -> Backbone:
+    """The job's checkpoint in fp32; weights that are not those of the job are refused."""
+    if verify:
+        actual = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+        if actual != job.backbone.weights_sha256:
+            raise UnknownBackboneError(
+                f"the weights of {job.backbone.name} hash to {actual[:12]}, the job was made for "
+                f"{job.backbone.weights_sha256[:12]}"
+            )
+    return load_family(job.backbone.family).load(directory)
+
+
+def rehearse(backbone: Backbone, job: JobSpec, directory: Path) -> None:
+    """Export and reload once, and compare logits on a prompt: a long run must not fail at its end."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".rehearsal-") as scratch:
+        backbone.save(Path(scratch))
+        again = load_family(job.backbone.family).load(Path(scratch))
+        here, there = _probe(backbone, job), _probe(again, job)
+    if not torch.equal(here, there):
+        raise ContractError("a policy that is saved and loaded again decodes differently")
+
+
+@torch.no_grad()
+def _probe(backbone: Backbone, job: JobSpec) -> torch.Tensor:
+    assert job.train is not None
+    prompt, length = prompt_rows(backbone, ["S" + "0" * 16, "C1 2 3=6"])
+    prompts = [row[:n].tolist() for row, n in zip(prompt, length.tolist(), strict=True)]
+    return backbone.sample(prompts, job.train.sampling, [generator_for(job.seed, "rehearse", i) for i in range(2)]).ids
+
+
+def provenance() -> dict[str, str]:
+    """Versions and machine: what must be equal for a bit-equal repetition."""
+    import numpy
+    import transformers
+
+    return {
+        "dare": dare.__version__,
+        "source_revision": os.environ.get("DARE_SOURCE_REVISION", "unknown"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": numpy.__version__,
+        "threads": str(torch.get_num_threads()),
+        "dtype": "float32",
+        "attention": "sdpa",
+        "device": "cpu",
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _usage(clocks: Clocks, used: Used) -> Usage:
+    clocks.lap("overhead")
+    return Usage(
+        prepare_seconds=clocks.prepare,
+        train_seconds=clocks.train,
+        evaluate_seconds=clocks.evaluate,
+        overhead_seconds=clocks.overhead,
+        device_seconds=clocks.device,
+        optimiser_steps=used.updates,
+        gradient_forwards=used.gradient_forwards,
+        forwards=used.forwards,
+        tokens_decoded=used.tokens_decoded,
+        tokens_kept=used.tokens_kept,
+    )
+
+
+def _write_result(directory: Path, result: Result) -> None:
+    scratch = directory / ".result.json.new"
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(result.model_dump_json(indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(directory / "result.json")
+    if result.outcome == "succeeded":
+        shutil.rmtree(find(directory, "checkpoint") or directory / "checkpoint", ignore_errors=True)
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT end the run without a result; the last checkpoint stays."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _Interrupted
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
