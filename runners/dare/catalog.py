@@ -1,15 +1,30 @@
-"""What can be run, known without importing torch: backbones by their record, algorithms by reading their source."""
+"""What can be run, known without importing torch: backbones by their record, algorithms and families by source."""
 
 from __future__ import annotations
 
+import ast
 import json
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from pydantic import Field
 
-from dare.spec import BackboneRef, Frozen
+from dare.problems import Problem, nearest
+from dare.source import AlgorithmSource, literal_set, read_source
+from dare.source_names import module_tree, names_of, qualified
+from dare.spec import BackboneRef, Frozen, SamplingConfig
+
+RECORDED = {"step_map": "step maps", "x0": "predicted tokens", "confidence": "confidences", "tree": "trees"}
+
+
+class UnknownAlgorithmError(ValueError):
+    """No file of that name is among the built-in algorithms."""
+
+
+class UnreadableSourceError(ValueError):
+    """A file of ours does not say what it must say; the message names it."""
 
 
 class UnknownBackboneError(ValueError):
@@ -29,6 +44,8 @@ class BackboneRecord(Frozen):
     """Small enough for a CPU worker."""
     licence: str
     summary: str
+    sampling: SamplingConfig
+    """How its rollouts are decoded when nobody says otherwise."""
     recipe: dict[str, str | int | float] = Field(default_factory=dict)
     """How a backbone that we made was made."""
 
@@ -58,3 +75,100 @@ def backbones() -> dict[str, BackboneRecord]:
     root = Path(str(resources.files("dare").joinpath("backbones")))
     records = [BackboneRecord.model_validate(json.loads(f.read_text())) for f in sorted(root.glob("*/backbone.json"))]
     return {record.name: record for record in records}
+
+
+@cache
+def algorithms() -> dict[str, AlgorithmSource]:
+    """All built-in algorithms by the name of their file, read and not imported."""
+    root = Path(str(resources.files("dare").joinpath("algorithms")))
+    return {file.stem: _built_in(file) for file in sorted(root.glob("*.py")) if not file.stem.startswith("_")}
+
+
+def _built_in(file: Path) -> AlgorithmSource:
+    reading = read_source(file.read_bytes(), file.stem, file.name, built_in=True)
+    if reading.algorithm is None:
+        raise UnreadableSourceError(f"built-in algorithm {file.name}: {reading.problems[0].text}")
+    return reading.algorithm
+
+
+def load_source(name: str) -> AlgorithmSource:
+    """A built-in algorithm by name; UnknownAlgorithmError suggests the nearest one."""
+    if name not in algorithms():
+        raise UnknownAlgorithmError(f"There is no built-in algorithm `{name}`.{nearest(name, algorithms())}")
+    return algorithms()[name]
+
+
+@dataclass(frozen=True)
+class FamilyRecord:
+    """What a family's folder says of itself: `FAMILY` in its `__init__`."""
+
+    name: str
+    kind: str
+    records: frozenset[str]
+    """What its sampler can record of a rollout."""
+
+
+@cache
+def families() -> dict[str, FamilyRecord]:
+    """All families by name, read and not imported."""
+    root = Path(str(resources.files("dare").joinpath("families")))
+    folders = sorted(file.parent for file in root.glob("*/__init__.py"))
+    return {folder.name: _family(folder) for folder in folders}
+
+
+def _family(folder: Path) -> FamilyRecord:
+    """Class attributes of the class that `FAMILY` is an instance of, or the keywords that it is made with."""
+    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    said: dict[str, ast.expr] = {}
+    for node in tree.body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        named = any(isinstance(target, ast.Name) and target.id == "FAMILY" for target in targets)
+        if named and isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == value.func.id]
+            said = _class_attributes(classes[0]) if classes else {}
+            said |= {word.arg: word.value for word in value.keywords if word.arg}
+    kind, records = said.get("kind"), literal_set(_resolved(said.get("records"), tree))
+    if not (isinstance(kind, ast.Constant) and kind.value in ("masked", "block")) or records is None:
+        raise UnreadableSourceError(
+            f"family {folder.name}: FAMILY must be made from a class of its __init__.py that has `kind` and `records`"
+        )
+    return FamilyRecord(name=folder.name, kind=str(kind.value), records=records)
+
+
+def _resolved(value: ast.expr | None, tree: ast.Module) -> ast.expr | None:
+    """What a name stands for when one of our modules defines it; anything else as it is."""
+    name = qualified(value, names_of(tree)) if isinstance(value, ast.Name | ast.Attribute) else None
+    module, _, bare = (name or "").rpartition(".")
+    where = module_tree(module) if module else tree
+    if name is None or where is None:
+        return value
+    for node in where.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == bare for target in targets):
+            return getattr(node, "value", None)
+    return value
+
+
+def _class_attributes(cls: ast.ClassDef) -> dict[str, ast.expr]:
+    found: dict[str, ast.expr] = {}
+    for node in cls.body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found[node.target.id] = node.value
+    return found
+
+
+def unsupported(algorithm: AlgorithmSource, backbone: BackboneRecord) -> Problem | None:
+    """Why an algorithm cannot train a backbone: its sampler does not record what the algorithm reads."""
+    missing = sorted(algorithm.record - families()[backbone.family].records)
+    if not missing:
+        return None
+    wanted = ", ".join(f'"{record}"' for record in missing)
+    things = " and ".join(RECORDED[record] for record in missing)
+    text = (
+        f"`{algorithm.class_name}` needs {things} (`record={{{wanted}}}`); the sampler of {backbone.name} does not "
+        "record them. Choose another backbone or leave `record` empty."
+    )
+    return Problem("not_recorded", None, text)

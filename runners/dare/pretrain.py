@@ -40,13 +40,14 @@ class PretrainRecipe:
     batch: int = 64
     seed: int = 0
     mix: str = MIX
+    rollout_steps_per_block: int = 4
 
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        PretrainRecipe("llada-tiny", "llada", steps=2400),
-        PretrainRecipe("sdar-tiny", "sdar", steps=1600),
+        PretrainRecipe("llada-tiny", "llada", steps=3000),
+        PretrainRecipe("sdar-tiny", "sdar", steps=2000, rollout_steps_per_block=2),
     )
 }
 
@@ -98,6 +99,12 @@ def pretrain(name: str, out: Path, progress: object = None, steps: int | None = 
         tokenizer_sha256=_sha256(scratch / "tokenizer.json"),
         parameters=sum(p.numel() for p in backbone.model.parameters()),
         tiny=True,
+        sampling=SamplingConfig(
+            gen_length=GEN_LENGTH,
+            block_length=block,
+            steps_per_block=recipe.rollout_steps_per_block,
+            temperature=1.0,
+        ),
         licence="Apache-2.0",
         summary=f"The real {recipe.family} classes at laptop size. {_parts(recipe.mix)}",
         recipe={

@@ -1,0 +1,335 @@
+"""`python -m dare`: run a job directory, and the daily loop without platform or database.
+
+Exit codes: 0 succeeded, 1 the run failed (its result says why), 2 the request makes no sense, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from dare.catalog import UnknownBackboneError, backbones
+from dare.spec import (
+    AlgorithmSpec,
+    Budget,
+    EvaluateSpec,
+    Event,
+    Hyperparameters,
+    JobSpec,
+    Result,
+    SamplingConfig,
+    TaskProtocol,
+    TrainSettings,
+    TrainSpec,
+)
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
+)
+console = Console(stderr=True)
+Data = Annotated[Path | None, typer.Option(envvar="DARE_DATA", help="Folder of published benchmark data.")]
+
+
+def refuse(sentence: object) -> NoReturn:
+    """End with one sentence on stderr and exit code 2."""
+    console.print(f"[bold]dare:[/] {sentence}", highlight=False)
+    raise typer.Exit(2)
+
+
+class Live:
+    """Progress of a run on a terminal: stage, step, reward, time left. Plain lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+        self._task = self._progress.add_task("prepare", total=None)
+        self._stage = "prepare"
+
+    def __enter__(self) -> Live:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        if event.kind == "stage":
+            self._stage = event.stage or ""
+            self._progress.update(self._task, description=f"{self._stage} {event.detail or ''}".strip())
+        elif event.kind == "alarm":
+            self._progress.console.print(f"alarm {event.stage}: {event.detail}", highlight=False)
+        elif event.kind in ("step", "progress"):
+            words = [event.detail or self._stage]
+            for name in ("reward", "loss"):
+                if event.metrics.get(name) is not None:
+                    words.append(f"{name} {event.metrics[name]:.3f}")
+            self._progress.update(self._task, description=" · ".join(words), completed=event.step, total=event.of)
+
+
+def conclude(directory: Path, data: Path | None) -> None:
+    """Run a directory with live progress, print how it ended, and exit accordingly."""
+    from dare.run import EXIT_INTERRUPTED, JobError, run
+
+    try:
+        with Live() as live:
+            result = run(directory, live.show, data)
+    except JobError as error:
+        refuse(error)
+    except KeyboardInterrupt:
+        console.print("Interrupted. Run it again to continue from the last checkpoint.")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    show(result)
+    raise typer.Exit(0 if result.outcome == "succeeded" else 1)
+
+
+def show(result: Result) -> None:
+    """How a run ended, and its scores."""
+    console.print(result.message, highlight=False)
+    if result.scores:
+        table = Table("task", "metric", "decoding", "value", "± item s.e.", "n", box=None)
+        for score in result.scores:
+            error = "" if score.standard_error is None else f"{score.standard_error:.3f}"
+            table.add_row(score.task, score.metric, score.decoding, f"{score.value:.3f}", error, str(score.n))
+        console.print(table)
+
+
+@app.command("run")
+def run_directory(directory: Path, data: Data = None) -> None:
+    """Run the job of DIRECTORY (its job.json) to its result.json. Killed runs continue when started again."""
+    conclude(directory, data)
+
+
+@app.command()
+def train(
+    algorithm: Annotated[str, typer.Option(help="A built-in algorithm, or a file with one Algorithm subclass.")],
+    backbone: Annotated[str, typer.Option(help="A backbone of the catalog, for example llada-tiny.")],
+    out: Annotated[Path, typer.Option(help="Job directory to make, or to continue.")],
+    data: Annotated[
+        str, typer.Option(help="prompts:TASK, corpus:TASK/NAME, mix:NAME or file:PATH (JSONL).")
+    ] = "prompts:sudoku",
+    seed: int = 0,
+    steps: Annotated[int, typer.Option(help="Optimiser batches at most.")] = 30,
+    settings: Annotated[
+        Path | None, typer.Option(help="YAML with hyperparameters, training settings and sampling.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="hyperparameter=value, repeatable.")] = None,
+) -> None:
+    """Train one policy and leave it in OUT/model. The same executor as the platform's; resumable.
+
+    Example: `dare train --algorithm bgpo --backbone llada-tiny --data prompts:sudoku --out runs/bgpo --set mc_samples=2`
+    """
+    given = _yaml(settings)
+    hyperparameters: Hyperparameters = {**given.pop("hyperparameters", {}), **_pairs(set_ or [])}
+    record = _record(backbone)
+    block = 20 if record.family == "llada" else 4
+    sampling = {"gen_length": 20, "block_length": block, "steps_per_block": 4 if block == 20 else 2, "temperature": 1.0}
+    file = Path(algorithm)
+    source = "entry" if file.suffix == ".py" else "builtin"
+    out.mkdir(parents=True, exist_ok=True)
+    if data.startswith("file:"):
+        shutil.copy(data.removeprefix("file:"), out / "train.jsonl")
+        data = "file:train.jsonl"
+    if source == "entry":
+        (out / "entry").mkdir(exist_ok=True)
+        shutil.copy(file, out / "entry" / "algorithm.py")
+    try:
+        job = JobSpec(
+            kind="train",
+            seed=seed,
+            backbone=record.ref,
+            train=TrainSpec(
+                algorithm=AlgorithmSpec(name=file.stem, source=source, hyperparameters=hyperparameters),
+                data=data,
+                settings=TrainSettings(**{"learning_rate": 3e-4, "inner_epochs": 2, **given.pop("settings", {})}),
+                sampling=SamplingConfig(**{**sampling, **given.pop("sampling", {})}),
+                budget=Budget(optimiser_steps=steps, wall_seconds=86_400),
+            ),
+        )
+    except ValueError as error:
+        refuse(error)
+    if given:
+        refuse(f"{settings}: unknown part {sorted(given)[0]!r}; known: hyperparameters, settings, sampling")
+    _write_job(out, job)
+    conclude(out, None)
+
+
+@app.command()
+def evaluate(
+    directory: Annotated[Path, typer.Argument(help="A directory that `dare train` finished.")],
+    task: Annotated[list[str] | None, typer.Option(help="Task, repeatable; sudoku and countdown by default.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first n items: a quick look, never a score.")] = None,
+    samples: Annotated[int, typer.Option(help="Sampled completions per item besides the greedy one.")] = 4,
+    data: Data = None,
+) -> None:
+    """Score the policy of DIRECTORY on tasks; results go to DIRECTORY/evaluation."""
+    from dare.run import JobError, read_job
+    from dare.tasks import UnknownTaskError, load_task
+
+    try:
+        trained = read_job(directory)
+        tasks = [load_task(name) for name in task or ["sudoku", "countdown"]]
+    except (JobError, UnknownTaskError) as error:
+        refuse(error)
+    if trained.train is None or not (directory / "model").is_dir():
+        refuse(f"{directory} holds no trained policy; run `dare train --out {directory} ...` first")
+    block = trained.train.sampling.block_length
+    sampling = trained.train.sampling.model_copy(update={"temperature": 0.0, "steps_per_block": block})
+    out = directory / "evaluation"
+    out.mkdir(exist_ok=True)
+    shutil.copytree(directory / "model", out / "weights", dirs_exist_ok=True)
+    protocols = tuple(
+        TaskProtocol(
+            task=t.name,
+            task_version=t.version,
+            limit=limit,
+            sampling=sampling,
+            samples=samples,
+            sample_steps_per_block=trained.train.sampling.steps_per_block,
+        )
+        for t in tasks
+    )
+    spec = EvaluateSpec(protocols=protocols, trained=True)
+    _write_job(out, JobSpec(kind="evaluate", seed=trained.seed, backbone=trained.backbone, evaluate=spec))
+    conclude(out, data)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A Python file with one Algorithm subclass.")],
+    backbone: Annotated[list[str] | None, typer.Option(help="Tiny backbones to check on; all by default.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="hyperparameter=value, repeatable.")] = None,
+    seed: int = 0,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object per rule on stdout.")] = False,
+) -> None:
+    """Run the algorithm contract on tiny backbones. Executes FILE: use it on your own code."""
+    from dare.algorithm import AlgorithmError, load_algorithm
+    from dare.catalog import backbone_directory
+    from dare.check import contract
+    from dare.family import load_family
+
+    if not file.is_file():
+        refuse(f"there is no file {file}")
+    spec = AlgorithmSpec(name=file.stem, source="entry", hyperparameters=_pairs(set_ or []))
+    try:
+        algorithm = load_algorithm(spec, file)
+    except (AlgorithmError, TypeError, ValueError, SyntaxError, ImportError) as error:
+        refuse(f"{file}: {error}")
+    failed = 0
+    for name in backbone or [n for n, r in backbones().items() if r.tiny]:
+        loaded = load_family(_record(name).family).load(backbone_directory(name))
+        missing = algorithm.record - loaded.records
+        if missing:
+            console.print(f"{name}: not applicable, its sampler does not record {', '.join(sorted(missing))}")
+            continue
+        for outcome in contract(algorithm, loaded, seed):
+            failed += not outcome.passed
+            if json_:
+                typer.echo(
+                    json.dumps(
+                        {"backbone": name, "rule": outcome.name, "passed": outcome.passed, "sentence": outcome.sentence}
+                    )
+                )
+            else:
+                mark = "[green]✓[/]" if outcome.passed else "[red]✗[/]"
+                console.print(f"{mark} {name} {outcome.name}: {outcome.sentence}", highlight=False)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[list[str], typer.Argument(help="Prompts, for example S0321003004002100.")],
+    backbone: Annotated[str, typer.Option(help="A backbone of the catalog.")] = "llada-tiny",
+    weights: Annotated[Path | None, typer.Option(help="A trained policy instead of the catalog's weights.")] = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> None:
+    """Decode answers and print them, one a line."""
+    from dare.catalog import backbone_directory
+    from dare.family import load_family
+    from dare.seeds import generator_for
+
+    record = _record(backbone)
+    loaded = load_family(record.family).load(weights or backbone_directory(backbone))
+    block = loaded.block_size or 20
+    config = SamplingConfig(gen_length=20, block_length=block, steps_per_block=block, temperature=temperature)
+    prompts = [loaded.tokenizer.prompt_ids(text) for text in prompt]
+    generators = [generator_for(seed, "generate", row) for row in range(len(prompts))]
+    samples = loaded.sample(prompts, config, generators)
+    for ids, done in zip(samples.ids, samples.completion, strict=True):
+        typer.echo(loaded.tokenizer.decode(ids[done].tolist()))
+
+
+@app.command()
+def pretrain(
+    name: Annotated[str, typer.Argument(help="llada-tiny or sdar-tiny.")],
+    out: Annotated[Path | None, typer.Option(help="Where to put it; the catalog's folder by default.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Fewer steps than the recipe, for a trial.")] = None,
+) -> None:
+    """Make a tiny backbone again from its recipe: minutes on one CPU core."""
+    import dare
+    from dare.pretrain import UnknownRecipeError, pretrain
+
+    target = out or Path(dare.__file__).parent / "backbones" / name
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=console) as progress:
+            bar = progress.add_task(name, total=None)
+
+            def step(done: int, of: int, loss: float) -> None:
+                progress.update(bar, completed=done, total=of, description=f"{name} · loss {loss:.3f}")
+
+            record = pretrain(name, target, step, steps)
+    except UnknownRecipeError as error:
+        refuse(error)
+    console.print(f"{target}: {record.parameters:,} parameters, sha256 {record.weights_sha256[:16]}")
+
+
+def _record(name: str) -> Any:
+    try:
+        return backbones()[name]
+    except KeyError:
+        refuse(UnknownBackboneError(f"unknown backbone {name!r}; known: {', '.join(backbones())}"))
+
+
+def _yaml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        refuse(f"{path}: {error}")
+    if not isinstance(given, dict):
+        refuse(f"{path} must be a mapping")
+    return given
+
+
+def _pairs(texts: list[str]) -> Hyperparameters:
+    pairs: Hyperparameters = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            refuse(f"--set {text!r} is not of the form name=value")
+        pairs[name] = yaml.safe_load(value)
+    return pairs
+
+
+def _write_job(directory: Path, job: JobSpec) -> None:
+    path = directory / "job.json"
+    if path.exists() and path.read_text() != job.model_dump_json(indent=1):
+        refuse(f"{directory} already holds another job; choose another --out or remove it")
+    path.write_text(job.model_dump_json(indent=1))
+
+
+if __name__ == "__main__":
+    app()
+    sys.exit(0)
