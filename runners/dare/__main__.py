@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 import yaml
@@ -126,15 +126,13 @@ def train(
 ) -> None:
     """Train one policy and leave it in OUT/model. The same executor as the platform's; resumable.
 
-    Example: `dare train --algorithm bgpo --backbone llada-tiny --data prompts:sudoku --out runs/bgpo --set mc_samples=2`
+    Example: `dare train --algorithm bgpo --backbone llada-tiny --out runs/bgpo --set mc_samples=2`
     """
     given = _yaml(settings)
     hyperparameters: Hyperparameters = {**given.pop("hyperparameters", {}), **_pairs(set_ or [])}
     record = _record(backbone)
-    block = 20 if record.family == "llada" else 4
-    sampling = {"gen_length": 20, "block_length": block, "steps_per_block": 4 if block == 20 else 2, "temperature": 1.0}
     file = Path(algorithm)
-    source = "entry" if file.suffix == ".py" else "builtin"
+    source: Literal["builtin", "entry"] = "entry" if file.suffix == ".py" else "builtin"
     out.mkdir(parents=True, exist_ok=True)
     if data.startswith("file:"):
         shutil.copy(data.removeprefix("file:"), out / "train.jsonl")
@@ -151,7 +149,7 @@ def train(
                 algorithm=AlgorithmSpec(name=file.stem, source=source, hyperparameters=hyperparameters),
                 data=data,
                 settings=TrainSettings(**{"learning_rate": 3e-4, "inner_epochs": 2, **given.pop("settings", {})}),
-                sampling=SamplingConfig(**{**sampling, **given.pop("sampling", {})}),
+                sampling=SamplingConfig(**{**record.sampling.model_dump(), **given.pop("sampling", {})}),
                 budget=Budget(optimiser_steps=steps, wall_seconds=86_400),
             ),
         )
@@ -260,8 +258,8 @@ def generate(
 
     record = _record(backbone)
     loaded = load_family(record.family).load(weights or backbone_directory(backbone))
-    block = loaded.block_size or 20
-    config = SamplingConfig(gen_length=20, block_length=block, steps_per_block=block, temperature=temperature)
+    block = record.sampling.block_length
+    config = record.sampling.model_copy(update={"steps_per_block": block, "temperature": temperature})
     prompts = [loaded.tokenizer.prompt_ids(text) for text in prompt]
     generators = [generator_for(seed, "generate", row) for row in range(len(prompts))]
     samples = loaded.sample(prompts, config, generators)
