@@ -117,9 +117,8 @@ class UnknownAlgorithmError(AlgorithmError):
 
 def algorithm_names() -> list[str]:
     """Names of the built-in algorithms: the files of the folder."""
-    import dare.algorithms
-
-    return sorted(module.name for module in pkgutil.iter_modules(dare.algorithms.__path__))
+    folder = Path(__file__).parent / "algorithms"
+    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
 
 
 def load_algorithm(spec: AlgorithmSpec, entry: Path | None = None) -> Algorithm:

@@ -95,9 +95,8 @@ class UnknownFamilyError(ValueError):
 
 def family_names() -> list[str]:
     """Names of all families, in alphabetical order."""
-    import dare.families
-
-    return sorted(module.name for module in pkgutil.iter_modules(dare.families.__path__) if module.ispkg)
+    folder = Path(__file__).parent / "families"
+    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if module.ispkg)
 
 
 def load_family(name: str) -> ModelFamily:

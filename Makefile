@@ -1,0 +1,57 @@
+# One word per thing. `make` alone lists them.
+PYTHON ?= python3
+# torch is named with its version: a bare name or a wider range may bring gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+# Set TORCH_INDEX to the address of a CPU index where the default one serves CUDA builds only.
+TORCH_INDEX ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+.DEFAULT_GOAL := help
+.PHONY: help install develop demo down check test services bench study clean
+
+help: ## list these targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+install: .venv/.installed ## make .venv and install DARE into it
+
+develop: .venv/.developing ## the same, with what the tests need
+
+demo: .venv/.installed ## the whole way once, on this machine's CPU; QUICK=1 for one seed
+	$(BIN)/dare demo $(if $(QUICK),--quick)
+
+down: .venv/.installed ## stop what `make demo` left running
+	$(BIN)/dare down
+
+check: .venv/.developing ## fast tier: format, lint, types, contracts, unit and property tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/typos
+	$(BIN)/mypy -p dare -p dare_platform -p leaderboard
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -n 2 -m "not full" --cov --cov-report=term:skip-covered
+
+test: check services ## everything: the fast tier, then containers, databases, broker and browser
+	$(BIN)/pytest -q -m full
+
+services: ## PostgreSQL, Redis and Chromium for the tests, by apt where they are missing
+	@bash tests/services.sh
+
+bench: .venv/.developing ## speed and memory, as ratios
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and everything that was built
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artefacts
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "DARE needs Python 3.11 or newer; $(PYTHON) is older. Use make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv || { echo "This Python has no venv module; on Debian: apt-get install python3-venv"; exit 1; }
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[runner,platform,leaderboard]'
+	@touch $@
+
+.venv/.developing: .venv/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[runner,platform,leaderboard,dev]'
+	@touch $@

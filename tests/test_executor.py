@@ -1,0 +1,315 @@
+"""The executor's rules, each on the real tiny models: no algorithm is named in it, so none is special here either."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import FAMILIES, rollout_sampling, tiny
+from torch import Tensor
+
+from dare.algorithm import Algorithm, algorithm_class, algorithm_names, load_algorithm
+from dare.check import PROMPTS, contract, reward_gain
+from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, load_data
+from dare.executor import AlgorithmFaultError, Executor, check_views
+from dare.forward_process import hide_everything
+from dare.gradients import NonFiniteLossError
+from dare.seeds import generator_for
+from dare.spec import AlgorithmSpec, Budget, TrainSettings
+from dare.tasks import Verdict
+from dare.types import Credit, LossTerms, NoisyViews, Rollout, Trace
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ENTRIES = ("submission", "shuffled_advantage")
+
+
+def algorithm_named(name: str) -> Algorithm:
+    settings = {"bgpo": {"mc_samples": 2}}.get(name, {})
+    if name in ENTRIES:
+        return load_algorithm(AlgorithmSpec(name=name, source="entry"), EXAMPLES / name / "algorithm.py")
+    return load_algorithm(AlgorithmSpec(name=name, hyperparameters=settings))  # type: ignore[arg-type]
+
+
+def executor(family: str, algorithm: Algorithm, seed: int = 0, steps: int = 8, **settings: Any) -> Executor:
+    budget = settings.pop("budget", Budget(optimiser_steps=steps, wall_seconds=600))
+    data = load_data("prompts:sudoku" if algorithm.trains_on == "prompts" else "corpus:sudoku/clean", Path())
+    if isinstance(data, PromptData):  # a reward that random weights earn now and then
+        data = PromptData(data.items, [replace(data.tasks[0], judge=_share_of_threes)] * len(data.items))
+    defaults = {"learning_rate": 3e-4, "prompts_per_step": 3, "group_size": 4, "inner_epochs": 2}
+    return Executor(
+        backbone=tiny(family),
+        algorithm=algorithm,
+        data=data,
+        settings=TrainSettings(**{**defaults, **settings}),
+        sampling=rollout_sampling(family),
+        budget=budget,
+        seed=seed,
+    )
+
+
+def _share_of_threes(item: object, text: str) -> Verdict:
+    return Verdict(solved=False, reward=text.count("3") / max(len(text), 1), status="ok", answer=text)
+
+
+def weights(run: Executor) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in run.backbone.model.parameters()])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", [*algorithm_names(), *ENTRIES])
+def test_every_algorithm_keeps_the_contract(name: str, family: str) -> None:
+    """Enrolled by existing: built-in files and the example entries, on both kinds of backbone."""
+    broken = [o for o in contract(algorithm_named(name), tiny(family)) if not o.passed]
+    assert not broken, "; ".join(f"{o.name}: {o.sentence}" for o in broken)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", algorithm_names())
+def test_training_is_a_function_of_the_seed_alone(name: str, family: str) -> None:
+    ends = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)  # the global state must not matter
+        run = executor(family, algorithm_named(name), seed=5)
+        for _ in range(2):
+            run.step()
+        ends.append(weights(run))
+    assert torch.equal(*ends)
+    other = executor(family, algorithm_named(name), seed=6)
+    for _ in range(2):
+        other.step()
+    assert not torch.equal(ends[0], weights(other))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", algorithm_names())
+def test_the_update_does_not_depend_on_the_micro_batch(name: str, family: str) -> None:
+    ends = []
+    for size in (1000, 5):
+        run = executor(family, algorithm_named(name), micro_batch=size)
+        run.core.optimiser = torch.optim.SGD(run.backbone.model.parameters(), lr=0.1)
+        run.step()
+        ends.append(weights(run))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_before_the_first_update_ratio_and_drift_are_exactly_those_of_one_policy(family: str) -> None:
+    run = executor(family, algorithm_named("d1"), inner_epochs=1)
+    report = run.step()
+    assert report.metrics["log_ratio_abs"] == 0
+    assert report.metrics["clip_fraction_low"] == report.metrics["clip_fraction_high"] == 0
+
+
+def test_views_of_all_inner_epochs_are_drawn_before_the_first_update_and_differ() -> None:
+    seen: list[NoisyViews] = []
+
+    class Watching(type(algorithm_named("bgpo"))):  # type: ignore[misc]
+        def forward_process(self, *args: Any) -> NoisyViews:
+            seen.append(super().forward_process(*args))
+            return seen[-1]
+
+        def loss(self, *args: Any) -> LossTerms:
+            assert len(seen) == 3
+            return super().loss(*args)
+
+    run = executor("llada", Watching(mc_samples=2), inner_epochs=3)
+    run.step()
+    assert not torch.equal(seen[0].ids, seen[1].ids)
+
+
+@pytest.mark.parametrize("minibatches", [2, 3])
+def test_minibatches_never_split_a_group_and_cover_every_unit(minibatches: int) -> None:
+    groups: list[set[int]] = []
+    units = 0
+
+    @dataclass(frozen=True, kw_only=True)
+    class Watching(Algorithm):
+        def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
+            credit = super().credit(rollout, generator)
+            return replace(credit, advantage=rollout.group.float() + 1)
+
+        def loss(self, logp: Tensor, old: Any, ref: Any, credit: Credit, views: NoisyViews) -> LossTerms:
+            nonlocal units
+            groups.append({int(a) for a in credit.advantage})
+            units += len(credit.advantage)
+            assert int(views.unit.max()) < len(credit.advantage)
+            return super().loss(logp, old, ref, credit, views)
+
+    run = executor("llada", Watching(), inner_epochs=1, minibatches=minibatches)
+    run.step()
+    assert run.used.updates == minibatches
+    assert units == 12
+    assert set.union(*groups) == {1, 2, 3}
+    assert sum(len(g) for g in groups) == 3
+
+
+def test_a_rollout_does_not_depend_on_how_many_prompts_share_the_batch() -> None:
+    few, many = (executor("sdar", algorithm_named("d1"), prompts_per_step=n) for n in (1, 4))
+    first = batch_indices(4096, 1, 0, 0)
+    a, b = few._rollout(0, first)[0], many._rollout(0, batch_indices(4096, 4, 0, 0))[0]
+    assert batch_indices(4096, 4, 0, 0)[:1] == first
+    width = min(a.ids.shape[1], b.ids.shape[1])
+    assert torch.equal(a.ids[:4, :width][a.valid[:4, :width]], b.ids[:4, :width][b.valid[:4, :width]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_replayed_steps_score_what_the_sampler_saw(family: str) -> None:
+    """The log-probabilities of the replayed trajectory are those of the decoder's own choices, token by token."""
+    run = executor(family, algorithm_named("cj_grpo"))
+    rollout, _, _ = run._rollout(0, [0, 1])
+    algorithm = run.algorithm
+    credit = algorithm.credit(rollout, torch.Generator())
+    views = algorithm.forward_process(rollout, credit, run.backbone.mask_id, [torch.Generator()] * len(credit.row))
+    assert rollout.trace.step_map is not None
+    times_scored = torch.zeros_like(rollout.ids).index_add(0, credit.row[views.unit], views.score.long())
+    assert torch.equal(times_scored, rollout.completion.long())
+    logp = run.backbone.logprobs(run.backbone.model, views).detach()
+    # scored again in a full forward with block-causal or full attention over exactly the replayed canvas
+    for row in range(0, len(views), 7):
+        alone = run.backbone.logprobs(run.backbone.model, views.rows(slice(row, row + 1))).detach()
+        torch.testing.assert_close(alone[0], logp[row], rtol=0, atol=1e-5)
+
+
+def test_the_budget_ends_training_before_it_is_exceeded() -> None:
+    budget = Budget(optimiser_steps=100, gradient_forwards=9, wall_seconds=600)
+    run = executor("llada", algorithm_named("bgpo"), budget=budget)  # 2 views x 2 epochs = 4 a step
+    reports = [run.step() for _ in range(3)]
+    assert [r.finished for r in reports] == [False, False, True]
+    assert run.used.gradient_forwards == 8
+    assert reports[0].expected_steps == 2
+
+
+def test_a_block_family_pays_for_the_blocks_it_scores() -> None:
+    """Two steps a block make a whole trajectory two forwards of the window, however many blocks there are."""
+    backbone = tiny("sdar")
+    data = load_data("corpus:sudoku/clean", Path())
+    assert isinstance(data, DemonstrationData)
+    rollout = demonstration_rollout(backbone, data.rows[:3], 20)
+    credit = algorithm_named("d1").credit(replace(rollout, group=torch.zeros(3)), torch.Generator())
+    whole = hide_everything(rollout, credit, backbone.mask_id)
+    torch.testing.assert_close(backbone.forwards(whole).double(), torch.ones(3, dtype=torch.float64))
+    column = torch.arange(rollout.ids.shape[1])
+    steps = torch.where(rollout.window, 1 + 2 * (column // 4) + (column % 4) // 2, 0)
+    replayed = replace(rollout, group=torch.zeros(3), trace=Trace(step_map=steps))
+    cj = algorithm_named("cj_grpo")
+    units = cj.credit(replayed, torch.Generator())
+    views = cj.forward_process(replayed, units, backbone.mask_id, [torch.Generator()] * len(units.row))
+    paid = torch.zeros(3).index_add(0, units.row[views.unit], backbone.forwards(views).float())
+    torch.testing.assert_close(paid, torch.full((3,), 2.0), rtol=0, atol=0.41)  # a ragged first block is a whole one
+
+
+def test_equal_rewards_move_nothing_and_are_counted() -> None:
+    run = executor("llada", algorithm_named("bgpo"), inner_epochs=1)
+    run.data = PromptData(run.data.items, [replace(t, judge=_always_half) for t in run.data.tasks])  # type: ignore[union-attr]
+    before = weights(run)
+    report = run.step()
+    assert report.metrics["zero_advantage_groups"] == 1.0
+    assert torch.equal(before, weights(run))
+
+
+def _always_half(item: object, text: str) -> Verdict:
+    return Verdict(solved=False, reward=0.5, status="ok", answer=text)
+
+
+def test_a_loss_that_is_not_finite_stops_before_any_weight_moves() -> None:
+    class Broken(Algorithm):
+        def loss(self, logp: Tensor, *args: Any) -> LossTerms:
+            return LossTerms(logp.sum(1) * math.nan, torch.ones(len(logp)))
+
+    run = executor("llada", Broken())
+    before = weights(run)
+    with pytest.raises(NonFiniteLossError):
+        run.step()
+    assert torch.equal(before, weights(run))
+
+
+def test_an_exception_in_a_hook_names_the_hook() -> None:
+    class Broken(Algorithm):
+        def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
+            raise KeyError("reward_model")
+
+    with pytest.raises(AlgorithmFaultError, match=r"credit .*raised KeyError: 'reward_model'"):
+        executor("llada", Broken()).step()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda v: replace(v, score=torch.ones_like(v.score)), "outside the completion"),
+        (lambda v: replace(v, ids=v.target), "did not hide"),
+        (lambda v: replace(v, coef=v.coef * math.inf), "not finite"),
+        (lambda v: replace(v, unit=v.unit + 100), "names unit"),
+        (lambda v: v.rows(slice(0, 0)), "no view"),
+    ],
+)
+def test_views_that_break_a_rule_are_refused_with_the_rule(change: Any, sentence: str) -> None:
+    backbone = tiny("llada")
+    data = load_data("corpus:sudoku/clean", Path())
+    assert isinstance(data, DemonstrationData)
+    rollout = demonstration_rollout(backbone, data.rows[:2], 20)
+    credit = algorithm_named("sft").credit(rollout, torch.Generator())
+    views = hide_everything(rollout, credit, backbone.mask_id)
+    check_views(views, rollout, credit, backbone.mask_id)
+    with pytest.raises(AlgorithmFaultError, match=sentence):
+        check_views(change(views), rollout, credit, backbone.mask_id)
+
+
+def test_prompt_tokens_and_padding_do_not_change_the_sft_loss() -> None:
+    backbone = tiny("sdar")
+    data = load_data("corpus:sudoku/clean", Path())
+    assert isinstance(data, DemonstrationData)
+    algorithm = algorithm_named("sft")
+
+    def loss(rollout: Rollout) -> float:
+        credit = algorithm.credit(rollout, torch.Generator())
+        views = algorithm.forward_process(
+            rollout, credit, backbone.mask_id, [generator_for(0, r) for r in range(len(credit.row))]
+        )
+        logp = backbone.logprobs(backbone.model, views).detach()
+        terms = algorithm.loss(logp, None, None, credit, views)
+        return float(terms.num.sum() / terms.den.sum())
+
+    rollout = demonstration_rollout(backbone, data.rows[:3], 20)
+    wide = replace(
+        rollout,
+        **{
+            name: torch.nn.functional.pad(getattr(rollout, name), (0, 5), value=fill)
+            for name, fill in (("ids", backbone.pad_id), ("valid", False), ("window", False), ("completion", False))
+        },
+        trace=Trace(),
+    )
+    assert rollout.window.sum() == rollout.completion.sum()
+    views = hide_everything(rollout, algorithm.credit(rollout, torch.Generator()), backbone.mask_id)
+    assert not bool((views.score & ~rollout.window).any())
+    assert loss(wide) == pytest.approx(loss(rollout), abs=2.0)  # draws are as long as the row: same law, other masks
+
+
+def test_every_row_is_visited_once_an_epoch() -> None:
+    seen = [row for step in range(10) for row in batch_indices(30, 3, step, seed=4)]
+    assert sorted(seen) == list(range(30))
+    assert batch_indices(30, 3, 9, 4) + batch_indices(30, 3, 10, 4) != sorted(seen)[:6]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", [n for n in algorithm_names() if n != "sft"])
+def test_every_method_learns_a_trivial_reward(name: str, family: str) -> None:
+    """Twenty steps towards the share of one character; a wrong sign or a dead gradient cannot pass."""
+    before, after = reward_gain(algorithm_named(name), tiny(family), seed=0)
+    assert after > before + 0.05
+
+
+def test_a_class_that_is_not_alone_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "algorithm.py"
+    text = "from dataclasses import dataclass\nfrom dare.algorithm import Algorithm\n"
+    file.write_text(text + "class A(Algorithm): pass\nclass B(Algorithm): pass\n")
+    with pytest.raises(ValueError, match=r"exactly one class .*found: A, B"):
+        algorithm_class(file, "two_classes")
+
+
+def test_the_prompts_of_the_contract_are_real_ones() -> None:
+    assert all(tiny("llada").tokenizer.prompt_ids(p) for p in PROMPTS)
