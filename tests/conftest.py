@@ -6,6 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: results and timings of one thread
+
+# The same examples in every run, however slow the machine is at the moment.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

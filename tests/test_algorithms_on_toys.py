@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -328,3 +329,14 @@ def test_every_stratified_count_is_equally_likely(length: int, views: int) -> No
             break
     for view in range(views):
         assert sorted(counts[view] for counts in seen.values()) == list(range(1, length + 1))
+
+
+def test_a_position_that_was_never_decoded_is_a_mask_in_every_replayed_state() -> None:
+    """A row that stops early leaves the rest of its window undecoded: the sampler saw masks there, not padding."""
+    rollout = rollout_of([X, X], [1.0, 0.0], step_map=[1, 2, 0])
+    rollout = replace(rollout, completion=torch.tensor([[True, True, False]] * 2))
+    algorithm = built_in("cj_grpo")
+    credit = algorithm.credit(rollout, torch.Generator())
+    views = algorithm.forward_process(rollout, credit, MASK, [torch.Generator()] * len(credit.row))
+    assert views.ids[:2].tolist() == [[MASK, MASK, MASK], [X[0], MASK, MASK]]
+    assert not views.score[:, 2].any()

@@ -123,11 +123,12 @@ def steps_of(rollout: Rollout) -> tuple[Int[Tensor, " U"], Int[Tensor, " U"]]:
 def replay_steps(rollout: Rollout, credit: Credit, mask_id: int) -> NoisyViews:
     """One view per (completion, step): the canvas the sampler saw before that step, scoring what the step decided.
 
-    The step is the unit's `part`. Window positions that were never decoded belong to no step and stay as they are.
+    The step is the unit's `part`. Window positions that were never decoded belong to no step; the sampler saw a mask
+    there at every step.
     """
     decided = step_map_of(rollout)[credit.row]
     step = credit.part[:, None]
-    hidden = rollout.window[credit.row] & (decided >= step)
+    hidden = rollout.window[credit.row] & ((decided >= step) | (decided == 0))
     score = rollout.completion[credit.row] & (decided == step)
     return views_of(rollout, credit, torch.arange(len(step)), hidden, score, _ones(score, credit), mask_id)
 

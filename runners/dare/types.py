@@ -39,7 +39,7 @@ class Tree:
 class Trace:
     """How the completions came about, as far as it was asked for and the sampler can tell."""
 
-    step_map: Int[Tensor, "N S"] | None = None  # 1-based step over the whole decode; 0 outside the window
+    step_map: Int[Tensor, "N S"] | None = None  # 1-based step over the whole decode; 0 outside, or never decoded
     x0: Int[Tensor, "N T S"] | None = None
     confidence: Float[Tensor, "N T S"] | None = None
     tree: Tree | None = None
@@ -122,7 +122,7 @@ class Samples:
     valid: Bool[Tensor, "N S"]
     window: Bool[Tensor, "N S"]
     completion: Bool[Tensor, "N S"]
-    step_map: Int[Tensor, "N S"]  # 1-based denoising step; 0 outside the window
+    step_map: Int[Tensor, "N S"]  # 1-based denoising step; 0 outside the window, or never decoded
     nfe: Int[Tensor, " N"]  # forwards spent on each row, cache-writing and prefill ones included
     truncated: Bool[Tensor, " N"]  # no end-of-sequence token in the window
     trace: Trace = Trace()

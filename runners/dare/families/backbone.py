@@ -1,0 +1,67 @@
+"""What the adapters of full-attention and of block families have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dare.families.checkpoint_files import save_model
+from dare.family import Tokenizer
+from dare.linear_logp import linear_logp
+from dare.types import Records
+
+RECORDS: frozenset[Records] = frozenset({"step_map"})
+
+
+class UnsupportedRecordError(ValueError):
+    """The sampler cannot tell what was asked for."""
+
+
+@dataclass
+class TransformerBackbone:
+    """A model with its tokenizer and ids. `attention` names the backend of every forward."""
+
+    model: Any  # PreTrainedModel, which is untyped here
+    tokenizer: Tokenizer
+    mask_id: int
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    attention: str
+
+    def save(self, directory: Path, dtype: torch.dtype | None = None) -> None:
+        """Write config.json, model.safetensors and the tokenizer, so that `load` gives the same logits."""
+        save_model(self.model, directory, dtype)
+        self.tokenizer.save(directory)
+
+    def _head_logp(
+        self, model: nn.Module, hidden: Float[Tensor, "N d"], target: Int[Tensor, " N"], temperature: float
+    ) -> Float[Tensor, " N"]:
+        """The head at the given states; `model` may be a wrapped or copied one, the scale is the same."""
+        head: nn.Linear | nn.Embedding = model.get_output_embeddings()  # type: ignore[operator]
+        return linear_logp(
+            hidden,
+            head.weight,
+            target,
+            scale=self.model.logit_scale,
+            temperature=temperature,
+            excluded=self.mask_id,
+        )
+
+    def _check_request(self, record: frozenset[Records], prompts: Sequence[Any], generators: Sequence[Any]) -> None:
+        if record - RECORDS:
+            raise UnsupportedRecordError(
+                f"cannot record {', '.join(sorted(record - RECORDS))}; known: {', '.join(sorted(RECORDS))}"
+            )
+        if len(prompts) != len(generators):
+            raise ValueError(f"{len(prompts)} prompts but {len(generators)} generators: each row needs its own")
+
+
+def spread(logp: Float[Tensor, " N"], score: Bool[Tensor, "n S"]) -> Float[Tensor, "n S"]:
+    """Numbers in row-major order of the scored positions, zero elsewhere."""
+    return torch.zeros(score.shape, dtype=logp.dtype, device=logp.device).masked_scatter(score, logp)

@@ -1,0 +1,145 @@
+"""What the transformers of several families are made of: RMSNorm, rotary positions, masks, a key-value cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to accumulate in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32.
+
+    In low precision the library rule rounds twice, before and after the weight; a fused GPU kernel that some
+    checkpoints were trained with multiplies by the weight in float32 and rounds once.
+    """
+
+    def __init__(self, size: int, eps: float, rounds_once: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+        self.rounds_once = rounds_once
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(at_least_float32(x.dtype))
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        if self.rounds_once:
+            return (self.weight.to(wide.dtype) * normed).to(x.dtype)
+        return self.weight * normed.to(x.dtype)
+
+
+def rotary_tables(
+    position: Int[Tensor, "B L"], size: int, theta: float
+) -> tuple[Float[Tensor, "B 1 L D"], Float[Tensor, "B 1 L D"]]:
+    """Cosines and sines in float32. Frequencies are computed anew, never stored: a rounded buffer moves logits."""
+    exponent = torch.arange(0, size, 2, device=position.device).float() / size
+    frequency = 1.0 / (theta**exponent)  # (D/2,)
+    angle = position[:, None, :, None].float() * frequency
+    angle = torch.cat((angle, angle), dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Float[Tensor, "B H L D"], cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding in the wider of the two dtypes; the halves of a head are the pairs."""
+    wide = x.to(torch.promote_types(x.dtype, cos.dtype))
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def split_heads(x: Float[Tensor, "B L E"], size: int) -> Float[Tensor, "B H L D"]:
+    """Heads of `size` numbers each."""
+    rows, length, _ = x.shape
+    return x.view(rows, length, -1, size).transpose(1, 2)
+
+
+def at_positions(hidden: Float[Tensor, "B L d"], where: Bool[Tensor, "B L"] | Int[Tensor, "B K"] | None) -> Tensor:
+    """Hidden states at a boolean mask (N, d), at K indices per row (B, K, d), or all of them."""
+    if where is None:
+        return hidden
+    if where.dtype == torch.bool:
+        return hidden[where]
+    return hidden.gather(1, where[..., None].expand(-1, -1, hidden.shape[-1]))
+
+
+def key_mask(real: Bool[Tensor, "B L"] | Int[Tensor, "B L"] | None) -> Bool[Tensor, "B 1 1 L"] | None:
+    """Padding as an attention mask: everybody may look at real tokens."""
+    return None if real is None else real.bool()[:, None, None, :]
+
+
+def block_causal_mask(
+    position: Int[Tensor, "B L"], block_size: int, real: Tensor | None = None
+) -> Bool[Tensor, "B 1 L L"]:
+    """A token looks at its own block and the blocks before it; blocks count from position 0."""
+    block = position // block_size
+    mask = block[:, None, :, None] >= block[:, None, None, :]
+    return mask if real is None else mask & real.bool()[:, None, None, :]
+
+
+@dataclass
+class KeyValueCache:
+    """Keys (rotated) and values per layer, stored at the column that is their position; for inference only.
+
+    A forward writes the columns it computes and looks at them and at the first `length` columns of its row. What lies
+    elsewhere is never read, so a block that is still noisy may be written again and again until `length` includes it;
+    columns below `length` may be written over (the dual cache of full-attention models).
+    """
+
+    keys: list[Float[Tensor, "B W K D"]]
+    values: list[Float[Tensor, "B W K D"]]
+    length: Int[Tensor, " B"]
+
+    @classmethod
+    def empty(cls, layers: int, rows: int, width: int, heads: int, size: int, like: Tensor) -> KeyValueCache:
+        """Room for `width` positions in the dtype and on the device of `like`."""
+        keys, values = ([like.new_zeros(rows, width, heads, size) for _ in range(layers)] for _ in range(2))
+        return cls(keys, values, torch.zeros(rows, dtype=torch.long, device=like.device))
+
+    def visible(self, position: Int[Tensor, "B Q"], real: Tensor | None) -> Bool[Tensor, "B 1 1 W"]:
+        """Columns that queries at `position` may look at: the committed ones and their own, if real."""
+        width = self._reach(position)
+        column = torch.arange(width, device=position.device)
+        committed = column < self.length[:, None]
+        own = torch.ones_like(position, dtype=torch.bool) if real is None else real.bool()
+        return (committed.scatter(1, position, own))[:, None, None, :]
+
+    def store(self, layer: int, key: Tensor, value: Tensor, position: Int[Tensor, "B Q"]) -> tuple[Tensor, Tensor]:
+        """Write (B, K, Q, D) at `position`; all keys and values up to the last column in use."""
+        width = self._reach(position)
+        row = torch.arange(len(position), device=position.device)[:, None]
+        self.keys[layer][row, position] = key.transpose(1, 2)
+        self.values[layer][row, position] = value.transpose(1, 2)
+        return self.keys[layer][:, :width].transpose(1, 2), self.values[layer][:, :width].transpose(1, 2)
+
+    def keep(self, rows: Int[Tensor, " n"]) -> None:
+        """Forget all other rows."""
+        self.keys = [key[rows] for key in self.keys]
+        self.values = [value[rows] for value in self.values]
+        self.length = self.length[rows]
+
+    def _reach(self, position: Tensor) -> int:
+        return max(int(position.max()) + 1, int(self.length.max()))
+
+
+def fresh_model(model_class: Any, config: Any, generator: torch.Generator) -> Any:
+    """A randomly initialised model; the global random state is neither read nor moved.
+
+    Matrices are N(0, 1/columns), so that signals keep their size; norms are 1 and biases 0.
+    """
+    with torch.device("meta"):
+        model = model_class(config)
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    return model.eval()
