@@ -192,7 +192,7 @@ def summarise(protocol: TaskProtocol, outcomes: Sequence[ItemOutcome]) -> list[S
                     n_no_answer=sum(outcome.status == "no_answer" for outcome in chosen),
                     n_truncated=sum(outcome.status == "truncated" for outcome in chosen),
                     scorer=SCORER,
-                    protocol=protocol.digest()[:16],
+                    protocol=protocol.digest(),
                 )
             )
     return scores
