@@ -348,6 +348,17 @@ def test_hostile_text_is_one_problem(text: str) -> None:
     assert len(problems(text)) >= 1
 
 
+def test_an_expression_deeper_than_python_can_print_is_one_problem() -> None:
+    found = problems(body("x: int = " + "-" * 900 + "torch.one"))
+    assert len(found) == 1
+    assert "nested too deeply" in found[0] or "the default of `x`" in found[0]
+
+
+def test_a_byte_order_mark_changes_nothing() -> None:
+    plain, marked = body("pass").encode(), b"\xef\xbb\xbf" + body("pass").encode()
+    assert read_source(marked, "mine") == read_source(plain, "mine")
+
+
 # --- settings -------------------------------------------------------------------------------------------------------
 
 

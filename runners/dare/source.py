@@ -68,7 +68,13 @@ def read_source(content: bytes, name: str, file_name: str = "algorithm.py", buil
     tree = parse(content, file_name)
     if isinstance(tree, Problem):
         return Reading(None, (tree,))
-    text = content.decode().removeprefix("\ufeff")
+    try:
+        return _read(tree, content.decode().removeprefix("\ufeff"), name, file_name, built_in)
+    except RecursionError:  # Python parses deeper expressions than it can print
+        return Reading(None, (_too_deep(file_name),))
+
+
+def _read(tree: ast.Module, text: str, name: str, file_name: str, built_in: bool) -> Reading:
     found = _algorithm_classes(tree)
     problems = [] if built_in else rule_problems(tree, file_name, found[0] if len(found) == 1 else None)
     if len(found) != 1:
@@ -90,7 +96,7 @@ def read_source(content: bytes, name: str, file_name: str = "algorithm.py", buil
             node.name for node in found[0].body if isinstance(node, ast.FunctionDef) and node.name in hooks()
         ),
         text=text,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
     return Reading(source, in_file_order(problems))
 
@@ -118,7 +124,11 @@ def parse(content: bytes, file_name: str) -> ast.Module | Problem:
         line = error.lineno or 1
         return Problem("syntax", line, f"`{file_name}` line {line}: {error.msg}.")
     except (ValueError, RecursionError, MemoryError):
-        return Problem("syntax", None, f"`{file_name}` is not Python that can be read: it is nested too deeply.")
+        return _too_deep(file_name)
+
+
+def _too_deep(file_name: str) -> Problem:
+    return Problem("syntax", None, f"`{file_name}` is not Python that can be read: it is nested too deeply.")
 
 
 def first_sentence(docstring: str) -> str:

@@ -1,0 +1,229 @@
+"""What the database knows of one track on one backbone, as plain facts that a board is made of. Reads only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dare.spec import JobSpec
+from dare_platform.entry_status import EntryStatus, statuses
+from dare_platform.models import (
+    Algorithm,
+    AlgorithmVersion,
+    Attempt,
+    Backbone,
+    BackboneRevision,
+    Cell,
+    Entry,
+    EntryKind,
+    Result,
+    Run,
+    TaskVersion,
+    TrackVersion,
+    Usage,
+)
+
+
+@dataclass(frozen=True)
+class Number:
+    """One stored result of one seed."""
+
+    task: str
+    seed: int
+    metric: str
+    decoding: str
+    value: float
+    n: int
+    scorer: str
+
+
+@dataclass(frozen=True)
+class RunFact:
+    """How one run stands."""
+
+    kind: str
+    seed: int
+    state: str
+    cause: str | None = None
+    charged: bool | None = None
+    sentence: str | None = None
+    attempts: int = 0
+    max_attempts: int = 3
+    step: int | None = None
+    of: int | None = None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the training run of one seed cost, all its attempts together."""
+
+    device_seconds: float
+    gradient_forwards: float
+    optimiser_steps: float
+    hardware: str
+
+
+@dataclass(frozen=True)
+class EntryFacts:
+    """One entry on one backbone."""
+
+    id: str
+    name: str
+    algorithm: str
+    kind: EntryKind
+    built_in: bool
+    gate: str
+    status: EntryStatus
+    submitted_at: float
+    asked: frozenset[str]
+    """Tasks that its evaluations are asked for."""
+    runs: tuple[RunFact, ...]
+    numbers: tuple[Number, ...]
+    spent: tuple[Spent, ...]
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """A column as registered: its items and its floor."""
+
+    items: int
+    chance_floor: float
+
+
+@dataclass(frozen=True)
+class BoardFacts:
+    """Everything that one board is made of. Entries are in order of submission."""
+
+    family: str
+    tasks: Mapping[str, TaskFacts]
+    entries: tuple[EntryFacts, ...]
+
+
+def collect(session: Session, track_slug: str, version: str, backbone: str) -> BoardFacts | None:
+    """Facts of one board; None when the track or the backbone is not registered here."""
+    track = session.execute(
+        select(TrackVersion.id).where(TrackVersion.track_slug == track_slug, TrackVersion.version == version)
+    ).scalar_one_or_none()
+    revisions = session.execute(
+        select(BackboneRevision.id, Backbone.family)
+        .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
+        .where(Backbone.slug == backbone)
+        .order_by(BackboneRevision.id)
+    ).all()
+    if track is None or not revisions:
+        return None
+    revision, family = revisions[-1]  # the newest content: results on another one are not comparable
+    entries = _entries(session, track, revision)
+    return BoardFacts(family=family, tasks=_tasks(session, track, revision), entries=entries)
+
+
+def _tasks(session: Session, track: str, revision: str) -> dict[str, TaskFacts]:
+    rows = session.execute(
+        select(TaskVersion.task_slug, TaskVersion.n_items, Cell.chance_floor)
+        .join(Cell, Cell.task_version_id == TaskVersion.id)
+        .where(Cell.track_version_id == track, Cell.backbone_revision_id == revision)
+        .order_by(Cell.position)
+    )
+    return {slug: TaskFacts(items, floor) for slug, items, floor in rows}
+
+
+def _entries(session: Session, track: str, revision: str) -> tuple[EntryFacts, ...]:
+    rows = session.execute(
+        select(Entry, Algorithm.slug, AlgorithmVersion.built_in)
+        .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
+        .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
+        .where(
+            Entry.track_version_id == track,
+            Entry.visibility != "private",
+            select(Run.id).where(Run.entry_id == Entry.id, Run.backbone_revision_id == revision).exists(),
+        )
+        .order_by(Entry.created_at, Entry.id)
+    ).all()
+    ids = [entry.id for entry, _, _ in rows]
+    stands = statuses(session, {entry.id: entry.gate for entry, _, _ in rows}, revision)
+    runs, asked = _runs(session, ids, revision)
+    numbers, spent = _numbers(session, ids, revision), _spent(session, ids, revision)
+    return tuple(
+        EntryFacts(
+            id=entry.id,
+            name=entry.name,
+            algorithm=slug or "untouched",
+            kind=entry.kind,
+            built_in=built_in is not False,
+            gate=entry.gate,
+            status=stands[entry.id],
+            submitted_at=entry.created_at.timestamp(),
+            asked=asked[entry.id],
+            runs=tuple(runs[entry.id]),
+            numbers=tuple(numbers[entry.id]),
+            spent=tuple(spent[entry.id]),
+        )
+        for entry, slug, built_in in rows
+    )
+
+
+def _runs(
+    session: Session, ids: Sequence[str], revision: str
+) -> tuple[dict[str, list[RunFact]], dict[str, frozenset[str]]]:
+    runs: dict[str, list[RunFact]] = defaultdict(list)
+    asked: dict[str, frozenset[str]] = defaultdict(frozenset)
+    query = select(Run).where(Run.entry_id.in_(ids), Run.backbone_revision_id == revision, Run.kind != "check")
+    for run in session.execute(query.order_by(Run.seed, Run.id)).scalars():
+        runs[run.entry_id].append(
+            RunFact(
+                kind=run.kind,
+                seed=run.seed,
+                state=run.state,
+                cause=run.cause,
+                charged=run.charged,
+                sentence=run.sentence,
+                attempts=run.attempts,
+                max_attempts=run.max_attempts,
+                step=run.step,
+                of=run.of,
+            )
+        )
+        if run.kind == "evaluate" and run.entry_id not in asked:
+            evaluate = JobSpec.model_validate_json(run.job_json).evaluate
+            protocols = evaluate.protocols if evaluate else ()
+            asked[run.entry_id] = frozenset(protocol.task for protocol in protocols)
+    return runs, asked
+
+
+def _numbers(session: Session, ids: Sequence[str], revision: str) -> dict[str, list[Number]]:
+    numbers: dict[str, list[Number]] = defaultdict(list)
+    query = (
+        select(Run.entry_id, Run.seed, TaskVersion.task_slug, Result)
+        .join(Result, Result.run_id == Run.id)
+        .join(TaskVersion, TaskVersion.id == Result.task_version_id)
+        .where(Run.entry_id.in_(ids), Run.backbone_revision_id == revision, Run.state == "succeeded")
+        .order_by(Run.seed, TaskVersion.task_slug)
+    )
+    for entry, seed, task, result in session.execute(query):
+        numbers[entry].append(Number(task, seed, result.metric, result.decoding, result.value, result.n, result.scorer))
+    return numbers
+
+
+def _spent(session: Session, ids: Sequence[str], revision: str) -> dict[str, list[Spent]]:
+    """Cost of every succeeded training run: the attempt that succeeded, not the ones that we lost."""
+    spent: dict[str, list[Spent]] = defaultdict(list)
+    query = (
+        select(Run.entry_id, Usage, Attempt.hardware)
+        .join(Usage, Usage.run_id == Run.id)
+        .join(Attempt, (Attempt.run_id == Usage.run_id) & (Attempt.token == Usage.token))
+        .where(
+            Run.entry_id.in_(ids),
+            Run.backbone_revision_id == revision,
+            Run.kind == "train",
+            Run.state == "succeeded",
+            Attempt.outcome == "succeeded",
+        )
+        .order_by(Run.seed)
+    )
+    for entry, usage, hardware in session.execute(query):
+        spent[entry].append(Spent(usage.device_seconds, usage.gradient_forwards, usage.optimiser_steps, hardware))
+    return spent

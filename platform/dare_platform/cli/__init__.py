@@ -1,0 +1,45 @@
+"""The command `dare`. What needs torch runs as a child, `python -m dare`, so that `dare runs` stays instant.
+
+Modules here import the database and numpy inside their functions only: `dare --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from dare_platform.cli import keeping, reading, running, submitting
+from dare_platform.cli.output import Sentences
+
+app = typer.Typer(
+    cls=Sentences,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Compare post-training algorithms for diffusion language models, fairly.
+
+A first run, start to end:
+
+    dare migrate
+    dare submit untouched --backbone llada-tiny
+    dare submit bgpo --backbone llada-tiny --set mc_samples=4
+    dare worker --until-idle
+    dare leaderboard --backbone llada-tiny
+
+Your own method is one file: `dare check my_rule.py`, then `dare submit my_rule.py`.
+
+Settings come from DARE_* variables; everything is kept under DARE_HOME (`.dare`).
+Exit codes: 0 done, 1 failed, 2 the request makes no sense, 3 not found, 4 refused by a check.
+""",
+)
+
+ENTRIES, RUNS, MACHINE = "Entries", "Runs", "This machine"
+submitting.add_to(app, ENTRIES)
+reading.add_to(app, ENTRIES, RUNS)
+running.add_to(app, RUNS, MACHINE)
+keeping.add_to(app, MACHINE)
+
+
+def main() -> None:
+    """The console script."""
+    app()

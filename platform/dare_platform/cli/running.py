@@ -1,0 +1,107 @@
+"""`dare worker`, and the commands that need torch: children `python -m dare ...` with the arguments as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dare_platform.cli.output import FAILED, USAGE, AsJson, reading, refuse, say, settings, write_json
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def add_to(app: typer.Typer, runs_panel: str, machine_panel: str) -> None:
+    """Register the commands."""
+    app.command(rich_help_panel=machine_panel)(worker)
+    app.command(rich_help_panel=runs_panel)(reproduce)
+    for command in (train, evaluate, generate, run):
+        app.command(rich_help_panel=machine_panel, context_settings=PASSED_ON)(command)
+
+
+def child(*arguments: str) -> int:
+    """Run `python -m dare` in this terminal; its exit code."""
+    return subprocess.run([sys.executable, "-m", "dare", *arguments], check=False).returncode
+
+
+def worker(
+    family: Annotated[
+        list[str] | None, typer.Option(help="Families to work for; all that are built by default.")
+    ] = None,
+    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="A cpu worker takes tiny backbones only.")] = "cpu",
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing waits.")] = False,
+) -> None:
+    """Carry out runs until Ctrl-C: one at a time, back into the queue in good order when stopped.
+
+    `dare worker` · `dare worker --family llada --until-idle`
+    """
+    from dare.catalog import families
+
+    known = list(families())
+    chosen = family or known
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        refuse(f"unknown family {unknown[0]!r}; known: {', '.join(known)}", USAGE)
+    current = settings()
+    if current.broker_url and not until_idle:
+        from dare_platform.broker import serve
+
+        say(f"Working for {', '.join(chosen)} on {device}, woken by the broker. Ctrl-C ends it in good order.")
+        serve(current, chosen, device)
+        return
+    from dare_platform.worker import Worker
+
+    say(f"Working for {', '.join(chosen)} on {device}. Ctrl-C ends it in good order.")
+    one = Worker(current, chosen, device=device)
+    one.stop_on_signals()
+    made = one.run(until_idle)
+    say(f"{made} {'attempt' if made == 1 else 'attempts'} made.")
+
+
+def reproduce(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run that has succeeded.")],
+    out: Annotated[Path | None, typer.Option(help="Job directory to make; RUN-again by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do a finished run again here and compare: equal, within noise, or different.
+
+    `dare reproduce RUN` · Executes the entry's code: use it on code that you trust.
+    """
+    from dare_platform import reproduction
+
+    directory = out or Path(f"{run_id}-again")
+    with reading() as session:
+        reproduction.prepare(session, settings(), run_id, directory)
+    code = child("run", str(directory))
+    if code:
+        raise typer.Exit(code)
+    with reading() as session:
+        outcome = reproduction.compare(session, run_id, directory)
+    if as_json:
+        write_json(outcome)
+    else:
+        say(f"[bold]{outcome.verdict.capitalize()}.[/] {outcome.sentence}")
+    raise typer.Exit(FAILED if outcome.verdict == "different" else 0)
+
+
+def train(context: typer.Context) -> None:
+    """Train one policy here, without database and queue. All options: `dare train --help`."""
+    raise typer.Exit(child("train", *context.args))
+
+
+def evaluate(context: typer.Context) -> None:
+    """Score a trained policy here. All options: `dare evaluate --help`."""
+    raise typer.Exit(child("evaluate", *context.args))
+
+
+def generate(context: typer.Context) -> None:
+    """Decode answers to prompts. All options: `dare generate --help`."""
+    raise typer.Exit(child("generate", *context.args))
+
+
+def run(context: typer.Context) -> None:
+    """Run a job directory to its result. `dare run DIRECTORY`."""
+    raise typer.Exit(child("run", *context.args))

@@ -1,0 +1,230 @@
+"""`dare submit`, `check`, `cancel`, `retry`, `withdraw`: everything that changes an entry."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from dare_platform.cli.output import (
+    NOT_FOUND,
+    REFUSED,
+    USAGE,
+    AsJson,
+    plain,
+    refuse,
+    say,
+    settings,
+    track_of,
+    write,
+    write_json,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from dare.problems import Problem
+    from dare_platform.board import RowKind
+    from dare_platform.uploads import UploadReport
+
+Backbones = Annotated[
+    list[str] | None, typer.Option("--backbone", "-b", help="Repeatable; all of the track by default.")
+]
+Assignments = Annotated[list[str] | None, typer.Option("--set", help="hyperparameter=value, repeatable.")]
+
+
+def add_to(app: typer.Typer, panel: str) -> None:
+    """Register the commands."""
+    for command in (submit, check, cancel, retry, withdraw):
+        app.command(rich_help_panel=panel)(command)
+
+
+def submit(
+    what: Annotated[str, typer.Argument(help="A built-in algorithm, `untouched`, or a .py file.")],
+    settings_file: Annotated[
+        Path | None, typer.Option("--settings", help="YAML of `hyperparameter: value` lines.")
+    ] = None,
+    assignments: Assignments = None,
+    backbone: Backbones = None,
+    track: Annotated[str, typer.Option(help="`tiny`, or `tiny@1.0` for a version.")] = "tiny",
+    name: Annotated[str | None, typer.Option(help="Name on the board; the algorithm's by default.")] = None,
+    control: Annotated[bool, typer.Option("--control", help="A control: shown, never ranked.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put an entry into the queue: training and evaluation for every backbone and seed of the track.
+
+    `dare submit bgpo` · `dare submit bgpo --set mc_samples=4 --name bgpo-4` · `dare submit my_rule.py -b llada-tiny`
+
+    The same content again leads to the entry that is there. A file is read, never imported, and checked on a tiny
+    backbone before it trains.
+    """
+    from dare_platform import entries
+
+    report = _report(what, settings_file, assignments, track_of(track), backbone, name, control)
+    if report.submission is None:
+        _refuse_all(report.problems)
+    with writing() as session:
+        done = entries.submit(session, _account(), report.submission, secrets.token_hex(16))
+    if as_json:
+        write_json(done)
+    else:
+        say(plain(done.sentence))
+        write(done.entry_id)
+
+
+def _report(
+    what: str,
+    settings_file: Path | None,
+    assignments: Sequence[str] | None,
+    track: Any,
+    backbones: Sequence[str] | None,
+    name: str | None,
+    control: bool,
+) -> UploadReport:
+    from dare_platform import uploads
+
+    text = _read(settings_file).decode(errors="replace") if settings_file else None
+    chosen = list(backbones) if backbones else list(track.backbones)
+    given = _assigned(assignments or [])
+    with_data = settings().data is not None
+    if what.endswith(".py"):
+        path = Path(what)
+        content = _read(path)
+        kind: RowKind = "control" if control else "method"
+        return uploads.read_upload(
+            path.name, content, text, track, chosen, name=name, kind=kind, assignments=given, with_data=with_data
+        )
+    if control:
+        refuse("--control goes with a file: what a built-in algorithm is, is known", USAGE)
+    return uploads.read_builtin(what, text, track, chosen, entry_name=name, assignments=given, with_data=with_data)
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        refuse(f"there is no file {path}", NOT_FOUND)
+    with path.open("rb") as file:
+        return file.read(16_000_000)  # enough to say how much too large it is, never all of a disk image
+
+
+def _assigned(texts: Sequence[str]) -> dict[str, Any]:
+    from dare.hyperparameters import from_assignment
+
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            refuse(f"--set {text!r} is not of the form name=value", USAGE)
+        if name in given:
+            refuse(f"--set {name} is given twice", USAGE)
+        given[name] = from_assignment(value)
+    return given
+
+
+def _refuse_all(problems: Sequence[Problem]) -> NoReturn:
+    """All problems, at most ten, and exit code 4; 3 when it is only the name that nobody knows."""
+    from dare.problems import shown
+
+    for sentence in shown(problems):
+        write_error(sentence)
+    unknown = {problem.code for problem in problems} == {"unknown_algorithm"}
+    raise typer.Exit(NOT_FOUND if unknown else REFUSED)
+
+
+def write_error(sentence: str) -> None:
+    """One problem on standard error."""
+    typer.echo(f"dare: {sentence}", err=True)
+
+
+def _account() -> str:
+    from dare_platform.models import LOCAL_ACCOUNT
+
+    return LOCAL_ACCOUNT
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="A Python file with one Algorithm subclass.")],
+    settings_file: Annotated[
+        Path | None, typer.Option("--settings", help="YAML of `hyperparameter: value` lines.")
+    ] = None,
+    assignments: Assignments = None,
+    backbone: Annotated[list[str] | None, typer.Option("--backbone", "-b", help="Tiny backbones to check on.")] = None,
+    only_read: Annotated[bool, typer.Option("--only-read", help="Read it, do not run it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check an algorithm before you submit it: read the file at once, then run the contract on tiny backbones.
+
+    `dare check my_rule.py` · `dare check my_rule.py --set clip_low=0.1 -b llada-tiny`
+
+    The second part executes the file: use it on your own code.
+    """
+    from dare.hyperparameters import parse_settings
+    from dare.source import check_hyperparameters, read_source
+
+    given = parse_settings(_read(settings_file).decode(errors="replace")) if settings_file else None
+    values = {**(given.values if given else {}), **_assigned(assignments or [])}
+    reading = read_source(_read(file), file.stem, file.name)
+    problems = [*reading.problems, *(given.problems if given else ())]
+    if reading.algorithm is not None:
+        problems += check_hyperparameters(reading.algorithm, values, given.lines if given else {})
+    if problems:
+        _refuse_all(problems)
+    assert reading.algorithm is not None
+    count = len(reading.algorithm.hyperparameters)
+    say(f"[green]✓[/] read: class `{reading.algorithm.class_name}`, {count} hyperparameters")
+    if only_read:
+        return
+    child = [sys.executable, "-m", "dare", "check", str(file)]
+    child += [part for name in backbone or [] for part in ("--backbone", name)]
+    child += [part for name, value in values.items() for part in ("--set", f"{name}={_as_yaml(value)}")]
+    code = subprocess.run([*child, *(["--json"] if as_json else [])], check=False).returncode
+    raise typer.Exit({0: 0, 1: REFUSED}.get(code, code))
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as the child reads it: `1e-05` would be text to YAML."""
+    import yaml
+
+    return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("...\n").strip()
+
+
+def cancel(id: Annotated[str, typer.Argument(help="An entry or a run.")], as_json: AsJson = False) -> None:
+    """Cancel a run, or all runs of an entry. Waiting ones end at once, those at work within seconds."""
+    from dare_platform import entries
+
+    with writing() as session:
+        outcome = entries.cancel(session, _account(), id)
+    if as_json:
+        write_json(outcome)
+    else:
+        say(outcome.sentence)
+
+
+def retry(
+    id: Annotated[str, typer.Argument(help="A failed or cancelled entry, or one of its runs.")], as_json: AsJson = False
+) -> None:
+    """Ask for an ended entry again: a new try of the same content, with every run anew."""
+    from dare_platform import entries
+
+    with writing() as session:
+        done = entries.retry(session, _account(), id, secrets.token_hex(16))
+    if as_json:
+        write_json(done)
+    else:
+        say(plain(done.sentence))
+        write(done.entry_id)
+
+
+def withdraw(
+    entry: Annotated[str, typer.Argument(help="The entry's id.")],
+    reason: Annotated[str | None, typer.Option(help="Shown on its page.")] = None,
+) -> None:
+    """Take an entry off the board. Its results stay readable and its try stays counted."""
+    from dare_platform import entries
+
+    with writing() as session:
+        entries.withdraw(session, _account(), entry, reason)
+    say(f"Entry {entry} is withdrawn.")

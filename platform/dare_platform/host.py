@@ -1,0 +1,52 @@
+"""What this machine and this program are, as attempts record it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from importlib import metadata
+from pathlib import Path
+
+
+def hostname() -> str:
+    """Name of the machine."""
+    return socket.gethostname()
+
+
+def software_version() -> str:
+    """Version of this package."""
+    return metadata.version("dare")
+
+
+def hardware() -> str:
+    """Processor and cores, in words."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def boot_id() -> str:
+    """Changes when the machine starts anew; empty where the kernel does not say."""
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.is_file() else ""
+
+
+def source_revision() -> str | None:
+    """Commit of the checkout that this program runs from; None when it was installed from a wheel."""
+    git = Path(__file__).resolve().parents[2] / ".git"
+    head = git / "HEAD"
+    if not head.is_file():
+        return None
+    said = head.read_text().strip()
+    if not said.startswith("ref: "):
+        return said
+    ref = said.removeprefix("ref: ")
+    if (git / ref).is_file():
+        return (git / ref).read_text().strip()
+    packed = git / "packed-refs"
+    lines = packed.read_text().splitlines() if packed.is_file() else []
+    return next((line.split()[0] for line in lines if line.endswith(f" {ref}")), None)

@@ -1,0 +1,122 @@
+"""Writes the directory that is a run's whole world: the order, the submitted source, weights, the last checkpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dare_platform.errors import JobDirectoryError
+from dare_platform.inside import hash_inside, relative_parts
+from dare_platform.lease import Claim
+from dare_platform.models import Artifact, Attempt, Run, RunArtifact
+from dare_platform.settings import Settings
+
+MODEL = "model/"
+"""Train runs leave their weights here; evaluate runs find them in `weights/`."""
+CHECKPOINT = "checkpoint"
+WHOLE_CHECKPOINTS = (CHECKPOINT, f".{CHECKPOINT}.old")
+"""Names under which a runner leaves a whole checkpoint: the second, when it was killed while it replaced the first."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One file of a trained policy."""
+
+    path: str
+    """Relative to `weights/`."""
+    sha256: str
+    storage_key: str
+
+
+def weights_of(session: Session, train_run_id: str) -> tuple[Weight, ...]:
+    """The files that a succeeded train run left under `model/`."""
+    rows = session.execute(
+        select(RunArtifact.role, Artifact.sha256, Artifact.storage_key)
+        .join(Artifact, Artifact.id == RunArtifact.artifact_id)
+        .join(Attempt, (Attempt.run_id == RunArtifact.run_id) & (Attempt.token == RunArtifact.token))
+        .where(RunArtifact.run_id == train_run_id, RunArtifact.role.startswith(MODEL), Attempt.outcome == "succeeded")
+        .order_by(RunArtifact.role)
+    )
+    return tuple(Weight(role.removeprefix(MODEL), sha256, key) for role, sha256, key in rows)
+
+
+def weights_for(session: Session, claim: Claim) -> tuple[Weight, ...]:
+    """The weights that a claimed run needs: those of the train run it depends on, if it evaluates a trained policy."""
+    if claim.job.evaluate is None or not claim.job.evaluate.trained:
+        return ()
+    parent = session.execute(select(Run.depends_on).where(Run.id == claim.run_id)).scalar_one()
+    found = weights_of(session, parent) if parent else ()
+    if not found:
+        raise JobDirectoryError(f"run {claim.run_id} evaluates a trained policy, but no train run left one")
+    return found
+
+
+def directory_of(settings: Settings, run_id: str, token: int) -> Path:
+    """Private to one attempt."""
+    return settings.jobs / run_id / str(token)
+
+
+def write_job_directory(settings: Settings, claim: Claim, weights: tuple[Weight, ...]) -> Path:
+    """Make the directory of an attempt, ready to be run."""
+    directory = directory_of(settings, claim.run_id, claim.token)
+    directory.mkdir(parents=True)
+    (directory / "job.json").write_text(claim.job_json, encoding="utf-8")
+    for folder in ("home", "tmp"):
+        (directory / folder).mkdir()
+    if claim.source is not None:
+        source = directory / "entry" / "algorithm.py"
+        source.parent.mkdir()
+        source.write_text(claim.source, encoding="utf-8")
+        source.chmod(0o444)
+        source.parent.chmod(0o555)
+    for weight in weights:
+        _place_weight(settings, directory, weight)
+    if claim.job.kind == "train":
+        _copy_checkpoint(settings, claim, directory)
+    return directory
+
+
+def _place_weight(settings: Settings, directory: Path, weight: Weight) -> None:
+    """A hard link where possible: no entry's code runs beside it. Checked byte for byte either way."""
+    found, _ = hash_inside(settings.home, weight.storage_key)
+    if found != weight.sha256:
+        raise JobDirectoryError(
+            f"the stored weights {weight.storage_key} have SHA-256 {found[:12]}, recorded was {weight.sha256[:12]}: "
+            "somebody changed them; train again"
+        )
+    target = directory.joinpath("weights", *relative_parts(weight.path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    link_or_copy(settings.home / weight.storage_key, target)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """One inode for two names, or a copy where the file system has no links."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def _copy_checkpoint(settings: Settings, claim: Claim, directory: Path) -> None:
+    """Bring the newest earlier attempt's `checkpoint/`, which its runner put in place by rename, hence whole."""
+    for token, name in product(range(claim.token - 1, 0, -1), WHOLE_CHECKPOINTS):
+        earlier = directory_of(settings, claim.run_id, token) / name
+        if not earlier.is_dir() or earlier.is_symlink():
+            continue
+        unfinished = directory / f"{CHECKPOINT}.part"
+        shutil.copytree(earlier, unfinished, symlinks=True, ignore=_no_plain_file)
+        unfinished.rename(directory / CHECKPOINT)
+        return
+
+
+def _no_plain_file(folder: str, names: list[str]) -> list[str]:
+    """Links, pipes and devices: no checkpoint of ours holds any."""
+    kinds = {name: os.lstat(Path(folder, name)).st_mode for name in names}
+    return [name for name, mode in kinds.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]

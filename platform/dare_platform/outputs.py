@@ -1,0 +1,227 @@
+"""Reads what a run left behind, trusting nothing: bounded, validated, hashed, and checked against the task's items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dare.spec import Event, ItemOutcome, JobSpec, Prediction, Result, Score, TaskProtocol
+from dare_platform.errors import OutputError
+from dare_platform.inside import hash_inside, lines_inside, open_inside, read_inside, relative_parts
+from dare_platform.settings import MIB
+
+RESULT_BYTES = 4 * MIB
+LINE_BYTES = MIB
+OUTPUT_FILE_BYTES = 512 * MIB
+EVENT_LINE_BYTES = 256 * 1024
+EVENTS_AT_ONCE_BYTES = MIB
+EVENTS_BYTES = 256 * MIB
+ARTIFACTS = 256
+LARGEST_INTEGER = 2**31 - 1
+SHORTEST_ID = 16
+MOST_USED = 1e15
+"""No clock and no counter of one run is larger."""
+TOLERANCE = 1e-6
+"""A runner's mean may be summed in another order than ours."""
+
+
+@dataclass
+class EventReader:
+    """Follows `events.jsonl` while it grows. Lines that are no events are counted and left out."""
+
+    directory: Path
+    offset: int = 0
+    refused: int = 0
+    _half: bytes = field(default=b"", repr=False)
+    _skips: bool = False
+
+    def read(self) -> list[Event]:
+        """The whole lines written since the last call; at most a megabyte of them."""
+        try:
+            with open_inside(self.directory, "events.jsonl") as file:
+                file.seek(self.offset)
+                fresh = file.read(EVENTS_AT_ONCE_BYTES) if self.offset < EVENTS_BYTES else b""
+        except OutputError:  # not there yet, or no file: then there are no events
+            return []
+        self.offset += len(fresh)
+        *whole, self._half = (self._half + fresh).split(b"\n")
+        events = [event for line in whole if (event := self._parse(line)) is not None]
+        if len(self._half) > EVENT_LINE_BYTES:
+            self._half, self._skips = b"", True
+        return events
+
+    def _parse(self, line: bytes) -> Event | None:
+        if self._skips:  # the end of a line that was too long
+            self._skips = False
+            self.refused += 1
+            return None
+        if not line.strip():
+            return None
+        try:
+            event = Event.model_validate_json(line.decode("utf-8", "replace"))
+        except ValidationError:
+            self.refused += 1
+            return None
+        numbers = (event.step, event.of)
+        if len(line) > EVENT_LINE_BYTES or any(n is not None and not 0 <= n <= LARGEST_INTEGER for n in numbers):
+            self.refused += 1
+            return None
+        return event
+
+
+@dataclass(frozen=True)
+class FoundArtifact:
+    """A file that the run declares and that is what it declares."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Everything of a finished run that goes into the database."""
+
+    result: Result
+    predictions: Mapping[str, tuple[Prediction, ...]] = field(default_factory=dict)
+    """By task."""
+    outcomes: Mapping[str, tuple[ItemOutcome, ...]] = field(default_factory=dict)
+    artifacts: tuple[FoundArtifact, ...] = ()
+
+
+def read_result(directory: Path, job: JobSpec) -> Result:
+    """`result.json`, if it is the answer to this job."""
+    try:
+        result = Result.model_validate_json(read_inside(directory, "result.json", RESULT_BYTES))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise OutputError(f"result.json is not valid: {where}: {first['msg']}") from error
+    if result.job != job.digest() or result.kind != job.kind:
+        raise OutputError(f"result.json answers another job ({result.kind} {result.job[:12]})")
+    for name, used in result.usage.model_dump().items():
+        if used is not None and not 0 <= used <= MOST_USED:
+            raise OutputError(f"result.json is not valid: usage.{name} is {used}, which no run can use")
+    return result
+
+
+def read_outputs(directory: Path, job: JobSpec, result: Result, items: Mapping[str, Sequence[str]]) -> Outputs:
+    """The files beside a succeeded result. `items` are the item ids of each task in order."""
+    artifacts = _read_artifacts(directory, result)
+    if job.kind == "train" and not any(artifact.path.startswith("model/") for artifact in artifacts):
+        raise OutputError("the run says it succeeded but left no file under model/")
+    if job.evaluate is None:
+        return Outputs(result, artifacts=artifacts)
+    predictions, outcomes = {}, {}
+    for protocol in job.evaluate.protocols:
+        expected = _expected(protocol, items[protocol.task])
+        predictions[protocol.task] = _read_predictions(directory, protocol.task, expected)
+        outcomes[protocol.task] = _read_outcomes(directory, protocol, expected)
+    _check_scores(job.evaluate.protocols, result.scores, outcomes)
+    return Outputs(result, predictions, outcomes, artifacts)
+
+
+def _expected(protocol: TaskProtocol, items: Sequence[str]) -> frozenset[tuple[str, int]]:
+    asked = items[: protocol.limit] if protocol.limit else items
+    return frozenset((item, sample) for item in asked for sample in range(protocol.samples + 1))
+
+
+def _read_artifacts(directory: Path, result: Result) -> tuple[FoundArtifact, ...]:
+    if len(result.artifacts) > ARTIFACTS:
+        raise OutputError(f"the run declares {len(result.artifacts)} artifacts; {ARTIFACTS} are allowed")
+    found = []
+    for artifact in result.artifacts:
+        path = "/".join(relative_parts(artifact.path))
+        sha256, size = hash_inside(directory, path)
+        if (sha256, size) != (artifact.sha256, artifact.bytes):
+            raise OutputError(f"the artifact {path} is not the file that result.json declares")
+        found.append(FoundArtifact(path, sha256, size))
+    if len({artifact.path for artifact in found}) != len(found):
+        raise OutputError("result.json declares an artifact twice")
+    return tuple(found)
+
+
+def _read_predictions(directory: Path, task: str, expected: frozenset[tuple[str, int]]) -> tuple[Prediction, ...]:
+    name = f"predictions/{task}.jsonl"
+    rows = []
+    for number, line in enumerate(lines_inside(directory, name, OUTPUT_FILE_BYTES, LINE_BYTES), start=1):
+        try:
+            row = Prediction.model_validate_json(line.decode("utf-8", "replace"))
+        except ValidationError as error:
+            raise OutputError(f"{name}, line {number}: {error.errors(include_input=False)[0]['msg']}") from error
+        if not (0 <= row.tokens <= LARGEST_INTEGER and 0 <= row.nfe <= LARGEST_INTEGER):
+            raise OutputError(f"{name}, line {number}: tokens or nfe is out of range")
+        rows.append(row)
+        _bound(name, rows, expected)
+    _same_items(name, [(row.item, row.sample) for row in rows], expected)
+    return tuple(rows)
+
+
+def _read_outcomes(
+    directory: Path, protocol: TaskProtocol, expected: frozenset[tuple[str, int]]
+) -> tuple[ItemOutcome, ...]:
+    name = f"items/{protocol.task}.jsonl"
+    rows = []
+    for number, line in enumerate(lines_inside(directory, name, OUTPUT_FILE_BYTES, LINE_BYTES), start=1):
+        try:
+            row = ItemOutcome.model_validate_json(line.decode("utf-8", "replace"))
+        except ValidationError as error:
+            raise OutputError(f"{name}, line {number}: {error.errors(include_input=False)[0]['msg']}") from error
+        if row.scorer != protocol.scorer:
+            raise OutputError(f"{name}, line {number}: scored by {row.scorer!r}, asked was {protocol.scorer!r}")
+        if not (0 <= row.score <= 1 and 0 <= row.reward <= 1):
+            raise OutputError(f"{name}, line {number}: score or reward is outside [0, 1]")
+        rows.append(row)
+        _bound(name, rows, expected)
+    _same_items(name, [(row.item, row.sample) for row in rows], expected)
+    return tuple(rows)
+
+
+def _bound(name: str, rows: Sequence[object], expected: frozenset[tuple[str, int]]) -> None:
+    if len(rows) > len(expected):
+        raise OutputError(f"{name} has more than the {len(expected)} lines that the protocol asks for")
+
+
+def _same_items(name: str, found: Sequence[tuple[str, int]], expected: frozenset[tuple[str, int]]) -> None:
+    strange = sorted(set(found) - expected)
+    if strange:
+        raise OutputError(f"{name} answers item {strange[0][0]!r}, sample {strange[0][1]}, which was not asked")
+    absent = sorted(expected - set(found))
+    if absent:
+        raise OutputError(f"{name} lacks item {absent[0][0]!r}, sample {absent[0][1]}, and {len(absent) - 1} more")
+
+
+def is_id_of(given: str, protocol: TaskProtocol) -> bool:
+    """A runner may shorten a protocol's digest."""
+    return len(given) >= SHORTEST_ID and protocol.digest().startswith(given)
+
+
+def _check_scores(
+    protocols: Sequence[TaskProtocol], scores: Sequence[Score], outcomes: Mapping[str, Sequence[ItemOutcome]]
+) -> None:
+    """A number on the board is the mean of stored items, or it is refused."""
+    by_task = {protocol.task: protocol for protocol in protocols}
+    if len({(s.task, s.scorer, s.metric, s.decoding) for s in scores}) != len(scores):
+        raise OutputError("result.json gives one score twice")
+    for task in by_task:
+        if not any(score.task == task and score.decoding == "greedy" for score in scores):
+            raise OutputError(f"result.json has no greedy score for task {task!r}")
+    for score in scores:
+        protocol = by_task.get(score.task)
+        if protocol is None or not is_id_of(score.protocol, protocol) or score.scorer != protocol.scorer:
+            raise OutputError(f"result.json scores {score.task!r} under a protocol or scorer that was not asked")
+        if score.metric not in ("solved", "reward"):
+            raise OutputError(f"result.json has the metric {score.metric!r}; known: solved, reward")
+        rows = [row for row in outcomes[score.task] if (row.sample == 0) == (score.decoding == "greedy")]
+        numbers = [row.score if score.metric == "solved" else row.reward for row in rows if row.status != "error"]
+        if not numbers or not 0 < score.n <= LARGEST_INTEGER:
+            raise OutputError(f"result.json scores {score.task!r}, {score.decoding}, without any item")
+        mean = sum(numbers) / len(numbers)
+        if abs(mean - score.value) > TOLERANCE:
+            raise OutputError(
+                f"result.json says {score.metric} of {score.task!r} ({score.decoding}) is {score.value}, "
+                f"its items say {mean}"
+            )

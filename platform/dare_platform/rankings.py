@@ -1,0 +1,273 @@
+"""The leaderboard of one track on one backbone: who is ranked, where, and what may be said about it.
+
+An entry is ranked when every ranked cell of its row is measured. Its rank is the range that Welch's test between
+seeds leaves open after Holm's adjustment over all pairs; gains are taken against the untouched backbone seed by seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+from sqlalchemy.orm import Session
+
+from dare.catalog import families
+from dare.spec import TaskProtocol
+from dare.tasks import load_task
+from dare_platform import statistics
+from dare_platform.board import Board, Cell, CellState, Column, Cost, Estimate, Row
+from dare_platform.board_facts import BoardFacts, EntryFacts, RunFact, TaskFacts, collect
+from dare_platform.database import now
+from dare_platform.models import ACTIVE
+from dare_platform.tracks import Track, UnknownTrackError, tracks
+from dare_platform.verdict import verdict
+
+SCORER: str = TaskProtocol.model_fields["scorer"].default
+PAPER_KINDS: Mapping[str, frozenset[str]] = {
+    "sft": frozenset({"masked", "block"}),
+    "bgpo": frozenset({"masked", "block"}),
+    "cj_grpo": frozenset({"masked", "block"}),
+    "ebpo": frozenset({"block"}),
+}
+"""Kinds of family that a method was published or released for; "masked" for all others."""
+
+
+def board(session: Session, track: Track | str, backbone: str) -> Board:
+    """The board of this moment. UnknownTrackError for a track (`tiny 1.0`) or a backbone that there is not."""
+    rules = track if isinstance(track, Track) else tracks().get(track)
+    if rules is None:
+        raise UnknownTrackError(f"there is no track {track!r}; known: {', '.join(tracks())}")
+    rules.rules_of(backbone)
+    facts = collect(session, rules.track, rules.version, backbone)
+    return assemble(rules, backbone, facts or BoardFacts(family="", tasks={}, entries=()), made_at=now(session))
+
+
+def assemble(track: Track, backbone: str, facts: BoardFacts, made_at: float) -> Board:
+    """A board from facts: pure."""
+    shown = latest_of_each_name(facts.entries)
+    reference = next((entry for entry in shown if entry.kind == "reference"), None)
+    rows = [_row(track, facts, entry, reference) for entry in shown]
+    seeds = {entry.id: _seed_means(track, entry) for entry in shown}
+    rows = _ranked(rows, seeds)
+    counted = [entry for entry in facts.entries if entry.kind != "reference" and entry.gate != "rejected"]
+    running = sum(row.status in ("running", "waiting") for row in rows if row.kind != "reference")
+    hardware = {spent.hardware for entry in shown for spent in entry.spent}
+    made = Board(
+        track=track.track,
+        version=track.version,
+        backbone=backbone,
+        family=facts.family,
+        columns=_columns(track, facts.tasks),
+        rows=tuple(rows),
+        verdict=verdict(rows, backbone, override=track.verdict_override, lead=_lead(rows, seeds), running=running),
+        made_at=made_at,
+        digest="",
+        scorer=SCORER,
+        entries=sum(row.kind != "reference" for row in rows),
+        tries=len(counted),
+        withdrawn=sum(entry.gate == "withdrawn" for entry in counted),
+        running=running,
+        device=track.device if track.device == "cpu" or not hardware else " / ".join(sorted(hardware)),
+    )
+    return replace(made, digest=digest_of(made))
+
+
+def digest_of(board: Board) -> str:
+    """SHA-256 of everything shown except when it was made: an unchanged board keeps its hash."""
+    content = {key: value for key, value in asdict(board).items() if key not in ("made_at", "digest")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def latest_of_each_name(entries: Sequence[EntryFacts]) -> list[EntryFacts]:
+    """One entry per name, the last that was submitted and is neither withdrawn nor rejected; one reference in all."""
+    latest: dict[str, EntryFacts] = {}
+    for entry in entries:
+        if entry.gate not in ("withdrawn", "rejected"):
+            latest["\0reference" if entry.kind == "reference" else entry.name] = entry
+    return list(latest.values())
+
+
+# --- columns and cells ----------------------------------------------------------------------------------------------
+
+
+def _columns(track: Track, tasks: Mapping[str, TaskFacts]) -> tuple[Column, ...]:
+    columns = []
+    for column in track.tasks:
+        task, known = load_task(column.task), tasks.get(column.task)
+        columns.append(
+            Column(
+                task=column.task,
+                title=task.title,
+                role=column.role,
+                items=known.items if known else None,
+                chance_floor=known.chance_floor if known else task.chance_floor,
+                notes=tuple(task.notes),
+            )
+        )
+    return tuple(columns)
+
+
+def by_seed(entry: EntryFacts, task: str, metric: str, decoding: str) -> dict[int, float]:
+    """The stored values of one number under the board's scorer."""
+    return {
+        number.seed: number.value
+        for number in entry.numbers
+        if (number.task, number.metric, number.decoding, number.scorer) == (task, metric, decoding, SCORER)
+    }
+
+
+def _cell(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFacts | None, task: str) -> Cell:
+    greedy = by_seed(entry, task, "solved", "greedy")
+    state, detail = _state(track, entry, task, set(greedy))
+    if not greedy:
+        return Cell(state=state, seeds_required=track.seeds_required, detail=detail)
+    untouched = by_seed(reference, task, "solved", "greedy") if reference else {}
+    gains = statistics.differences(greedy, untouched)
+    gain = statistics.mean_interval(list(gains.values())) if gains else None
+    items = max(number.n for number in entry.numbers if number.task == task and number.decoding == "greedy")
+    headline = statistics.mean_interval(list(greedy.values()))
+    floor = facts.tasks[task].chance_floor if task in facts.tasks else 0.0
+    return Cell(
+        state=state,
+        greedy=headline,
+        sampled=_estimate(by_seed(entry, task, "reward", "sampled")),
+        sampled_solved=_estimate(by_seed(entry, task, "solved", "sampled")),
+        gain=gain,
+        significant=gain is not None and entry.kind != "reference" and statistics.excludes_zero(gain),
+        at_or_below_chance=floor > 0 and not statistics.above_chance(headline.value, items, floor),
+        exactly_zero=all(value == 0 for value in greedy.values()),
+        seeds_done=len(greedy),
+        seeds_required=track.seeds_required,
+        items=items,
+        detail=detail,
+    )
+
+
+def _estimate(values: Mapping[int, float]) -> Estimate | None:
+    return statistics.mean_interval(list(values.values())) if values else None
+
+
+def _state(track: Track, entry: EntryFacts, task: str, done: set[int]) -> tuple[CellState, str | None]:
+    """State of a cell and the sentence behind it, from the runs of the seeds that have no number yet."""
+    if len(done) >= track.seeds_required:
+        return "measured", None
+    if entry.runs and task not in entry.asked:
+        return "not_asked", "Not part of this entry: the data of this task was not at hand."
+    open_runs = [run for run in entry.runs if run.seed not in done]
+    failed = [run for run in open_runs if run.state == "failed" and run.cause != "dependency"]
+    if failed:
+        own = next((run for run in failed if run.charged), failed[0])
+        whose = "" if own.charged else " Nothing is charged."
+        return "failed", f"Seed {own.seed}: {own.sentence or own.cause or 'failed'}{whose}"
+    again = [run for run in open_runs if run.state == "queued" and run.cause is not None]
+    if again:
+        run = again[0]
+        text = f"{run.sentence or 'The worker was lost.'} We retry it, {run.attempts} of {run.max_attempts}"
+        return "retrying", f"{text}; nothing is charged."
+    active = [run for run in open_runs if run.state in ACTIVE]
+    waiting = [run for run in open_runs if run.state in ("blocked", "queued")]
+    if active:
+        return "running", _at_work(active[0])
+    if waiting:
+        seeds = len({run.seed for run in waiting})
+        left = f"{seeds} {'seed waits' if seeds == 1 else 'seeds wait'} for a worker."
+        return ("running" if done else "queued"), left
+    cancelled = any(run.state == "cancelled" for run in open_runs)
+    return "not_run", "Cancelled before it was finished." if cancelled else "Required by the track, not run yet."
+
+
+def _at_work(run: RunFact) -> str:
+    verb = {"train": "is training", "evaluate": "is being evaluated"}.get(run.kind, "is at work")
+    progress = f", {run.step} of {run.of}" if run.step is not None and run.of else ""
+    return f"Seed {run.seed} {verb}{progress}."
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFacts | None) -> Row:
+    cells = {column.task: _cell(track, facts, entry, reference, column.task) for column in track.tasks}
+    ranked = [column.task for column in track.tasks if column.role == "ranked"]
+    is_complete = all(cells[task].state == "measured" for task in ranked)
+    kind = families()[facts.family].kind if facts.family in families() else "masked"
+    return Row(
+        entry_id=entry.id,
+        name=entry.name,
+        algorithm=entry.algorithm,
+        kind=entry.kind,
+        built_in=entry.built_in,
+        extension=entry.built_in
+        and entry.kind == "method"
+        and kind not in PAPER_KINDS.get(entry.algorithm, frozenset({"masked"})),
+        status=entry.status,
+        cells=cells,
+        gain=_mean_gain(entry, reference, ranked, "solved", "greedy") if is_complete else None,
+        reward_gain=_mean_gain(entry, reference, ranked, "reward", "sampled") if is_complete else None,
+        rank=None,
+        cost=_cost(track, entry),
+        seeds=min((cells[task].seeds_done for task in ranked), default=0),
+        tries=sum(other.algorithm == entry.algorithm for other in facts.entries if other.gate != "rejected"),
+        submitted_at=entry.submitted_at,
+    )
+
+
+def _mean_gain(
+    entry: EntryFacts, reference: EntryFacts | None, tasks: Sequence[str], metric: str, decoding: str
+) -> Estimate | None:
+    """Mean over tasks of the differences to the reference, seed by seed; None unless every task has the same seeds."""
+    if reference is None:
+        return None
+    per_task = [
+        statistics.differences(by_seed(entry, task, metric, decoding), by_seed(reference, task, metric, decoding))
+        for task in tasks
+    ]
+    seeds = set.intersection(*(set(gains) for gains in per_task)) if per_task else set()
+    if not seeds:
+        return None
+    return statistics.mean_interval([sum(gains[seed] for gains in per_task) / len(tasks) for seed in sorted(seeds)])
+
+
+def _seed_means(track: Track, entry: EntryFacts) -> list[float]:
+    """Headline score per seed, averaged over the ranked tasks."""
+    per_task = [by_seed(entry, column.task, "solved", "greedy") for column in track.tasks if column.role == "ranked"]
+    seeds = set.intersection(*(set(values) for values in per_task)) if per_task else set()
+    return [sum(values[seed] for values in per_task) / len(per_task) for seed in sorted(seeds)]
+
+
+def _cost(track: Track, entry: EntryFacts) -> Cost | None:
+    if not entry.spent:
+        return None
+    count = len(entry.spent)
+    hardware = sorted({spent.hardware for spent in entry.spent})
+    return Cost(
+        train_device_seconds=sum(spent.device_seconds for spent in entry.spent) / count,
+        gradient_forwards=sum(spent.gradient_forwards for spent in entry.spent) / count,
+        optimiser_steps=sum(spent.optimiser_steps for spent in entry.spent) / count,
+        device="cpu" if track.device == "cpu" else " / ".join(hardware),
+    )
+
+
+def _ranked(rows: Sequence[Row], seeds: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Rows with their rank ranges, in the board's order."""
+    candidates = [row for row in rows if row.kind == "method" and row.gain is not None]
+    ranges = statistics.rank_ranges({row.entry_id: seeds[row.entry_id] for row in candidates})
+    return sorted((replace(row, rank=ranges.get(row.entry_id)) for row in rows), key=_place)
+
+
+def _place(row: Row) -> tuple[float, ...] | tuple[float, float, float, str]:
+    """Reference, then baselines and controls by gain, methods by gain, and the unranked by how much they have."""
+    group = 0.0 if row.kind == "reference" else 1.0 if row.kind in ("baseline", "control") else 2.0
+    if row.gain is None and row.kind != "reference":
+        measured = sum(cell.state == "measured" for cell in row.cells.values())
+        return (group + 0.5 if group == 2 else group, 1.0, -float(measured), row.name)
+    return (group, 0.0, -row.gain.value if row.gain else 0.0, row.name)
+
+
+def _lead(rows: Sequence[Row], seeds: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:
+    """The 95 % interval of the difference between the first two ranked entries."""
+    first = [row.entry_id for row in rows if row.rank is not None][:2]
+    if len(first) < 2 or min(len(seeds[entry]) for entry in first) < 2:
+        return None
+    return statistics.difference_interval(seeds[first[0]], seeds[first[1]])

@@ -1,0 +1,281 @@
+"""Commits the end of a run: its numbers, items, cost, files, state and message together, or nothing of it.
+
+Guarded by the lease's token. A replay, a late holder or a race with a cancellation changes no row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Table, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy.orm import Session
+
+from dare.spec import Cause, JobSpec
+from dare.spec import Usage as Measured
+from dare_platform.checks import conclude_check
+from dare_platform.database import now
+from dare_platform.endings import close_attempt, fail, release_dependants, tail
+from dare_platform.errors import RegistryError
+from dare_platform.ids import new_id
+from dare_platform.inside import plain_text
+from dare_platform.job_directory import link_or_copy
+from dare_platform.models import (
+    Artifact,
+    Attempt,
+    Prediction,
+    Result,
+    Run,
+    RunArtifact,
+    ScoreItem,
+    TaskItem,
+    TaskVersion,
+    Usage,
+)
+from dare_platform.outputs import FoundArtifact, Outputs
+from dare_platform.settings import Settings
+from dare_platform.states import CAUSES, move
+
+ROWS_AT_ONCE = 500
+"""SQLite binds at most 32766 values in one statement."""
+Ending = Literal["succeeded", "queued", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    """What the platform itself saw of the attempt's process."""
+
+    exit_code: int | None = None
+    peak_memory_bytes: int | None = None
+    log: str = ""
+
+
+def store_artifacts(settings: Settings, directory: Path, artifacts: Sequence[FoundArtifact]) -> None:
+    """Keep a run's files by content, outside its directory. Before `finish`, outside any transaction."""
+    for artifact in artifacts:
+        target = settings.home / storage_key(artifact.sha256)
+        if target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f"{target.name}.{new_id()}")
+        link_or_copy(directory / artifact.path, fresh)
+        fresh.rename(target)
+        target.chmod(0o444)
+
+
+def storage_key(sha256: str) -> str:
+    """Where a file of this content lies, relative to DARE_HOME."""
+    return f"artifacts/{sha256[:2]}/{sha256}"
+
+
+def items_of(session: Session, job: JobSpec) -> dict[str, tuple[str, ...]]:
+    """Item ids of each task that a job evaluates, in order; RegistryError for a task version that is not recorded."""
+    if job.evaluate is None:
+        return {}
+    found = {}
+    for task, version in _task_versions(session, job).items():
+        query = select(TaskItem.item_id).where(TaskItem.task_version_id == version).order_by(TaskItem.position)
+        found[task] = tuple(session.execute(query).scalars())
+    return found
+
+
+def _task_versions(session: Session, job: JobSpec) -> dict[str, str]:
+    if job.evaluate is None:
+        return {}
+    ids = {}
+    for protocol in job.evaluate.protocols:
+        key = {"task_slug": protocol.task, "version": protocol.task_version, "split": protocol.split}
+        found = session.execute(select(TaskVersion.id).filter_by(**key)).scalar_one_or_none()
+        if found is None:
+            raise RegistryError(
+                f"task {protocol.task} version {protocol.task_version} ({protocol.split}) is not registered: "
+                "its track was not registered with the data at hand"
+            )
+        ids[protocol.task] = found
+    return ids
+
+
+def finish(
+    session: Session, run_id: str, token: int, outputs: Outputs, report: ProcessReport, *, actor: str
+) -> Literal["succeeded", "cancelled"] | None:
+    """Commit a success. None: the token is old or the run has ended, and everything is discarded."""
+    locked = select(Run).where(Run.id == run_id).with_for_update().execution_options(populate_existing=True)
+    run = session.execute(locked).scalar_one()
+    if run.lease_token != token or run.state != "finalizing":
+        return None
+    if run.cancel_requested_at is not None:  # the wish was recorded first
+        close_attempt(session, run_id, token, "cancelled")
+        move(session, run_id, "cancelled", actor=actor, token=token)
+        release_dependants(session, run_id)
+        return "cancelled"
+    explained = {"cause": None, "sentence": plain_text(outputs.result.message), "next_step": None, "charged": True}
+    if not move(session, run_id, "succeeded", actor=actor, token=token, expected="finalizing", changes=explained):
+        return None
+    job = JobSpec.model_validate_json(run.job_json)
+    _write_attempt(session, run_id, token, report, outputs.result.provenance)
+    close_attempt(session, run_id, token, "succeeded", sentence=plain_text(outputs.result.message))
+    _write_usage(session, run_id, token, outputs.result.usage, charged=job.kind != "check")
+    _write_outputs(session, run_id, token, job, outputs)
+    if job.kind == "check":
+        conclude_check(session, run_id, passed=True, message=plain_text(outputs.result.message), log=tail(report.log))
+    release_dependants(session, run_id)
+    return "succeeded"
+
+
+def finish_badly(
+    session: Session,
+    run_id: str,
+    token: int,
+    cause: Cause,
+    sentence: str | None,
+    report: ProcessReport,
+    *,
+    actor: str,
+    usage: Measured | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> Literal["queued", "failed", "cancelled"] | None:
+    """Commit a failure: again in the queue, or the end. None: the token is old, and everything is discarded."""
+    said = plain_text(sentence) if sentence else None
+    kind = session.execute(select(Run.kind).where(Run.id == run_id)).scalar_one()
+    ended = fail(session, run_id, cause, said, actor=actor, token=token)
+    if ended is None:
+        return None
+    _write_attempt(session, run_id, token, report, provenance or {})
+    _write_usage(session, run_id, token, usage or Measured(), charged=CAUSES[cause].charged and kind != "check")
+    if kind == "check" and ended == "failed" and CAUSES[cause].charged:  # the author's fault, not ours
+        message = said or CAUSES[cause].sentence
+        conclude_check(session, run_id, passed=False, message=message, log=tail(report.log))
+    return ended
+
+
+def _write_attempt(
+    session: Session, run_id: str, token: int, report: ProcessReport, provenance: Mapping[str, str]
+) -> None:
+    said = {plain_text(str(key))[:100]: plain_text(str(value))[:2000] for key, value in list(provenance.items())[:100]}
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id == run_id, Attempt.token == token)
+        .values(
+            exit_code=report.exit_code,
+            peak_memory_bytes=report.peak_memory_bytes,
+            log_tail=tail(report.log),
+            versions_json=json.dumps(said, sort_keys=True),
+        )
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _write_usage(session: Session, run_id: str, token: int, measured: Measured, charged: bool) -> None:
+    started = session.execute(
+        select(Attempt.started_at).where(Attempt.run_id == run_id, Attempt.token == token)
+    ).scalar_one()
+    wall = max(0.0, now(session) - started)
+    session.add(Usage(run_id=run_id, token=token, wall_seconds=wall, charged=charged, **measured.model_dump()))
+    session.flush()
+
+
+def _write_outputs(session: Session, run_id: str, token: int, job: JobSpec, outputs: Outputs) -> None:
+    versions = _task_versions(session, job)
+    for task, predictions in outputs.predictions.items():
+        rows = (
+            {
+                "run_id": run_id,
+                "token": token,
+                "task_version_id": versions[task],
+                "item_id": p.item,
+                "sample": p.sample,
+                "prompt_sha256": p.prompt_sha256,
+                "output": plain_text(p.output),
+                "output_sha256": hashlib.sha256(p.output.encode("utf-8", "surrogatepass")).hexdigest(),
+                "tokens": p.tokens,
+                "nfe": p.nfe,
+                "truncated": p.truncated,
+            }
+            for p in predictions
+        )
+        _insert(session, Prediction.__table__, rows)
+    for task, outcomes in outputs.outcomes.items():
+        scored = (
+            {
+                "run_id": run_id,
+                "task_version_id": versions[task],
+                "item_id": o.item,
+                "sample": o.sample,
+                "scorer": o.scorer,
+                "score": o.score,
+                "reward": o.reward,
+                "status": o.status,
+                "answer": None if o.answer is None else plain_text(o.answer),
+            }
+            for o in outcomes
+        )
+        _insert(session, ScoreItem.__table__, scored)
+    at = now(session)
+    protocols = {protocol.task: protocol.digest() for protocol in (job.evaluate.protocols if job.evaluate else ())}
+    for score in outputs.result.scores if job.kind == "evaluate" else ():
+        session.add(
+            Result(
+                run_id=run_id,
+                token=token,
+                task_version_id=versions[score.task],
+                scorer=score.scorer,
+                metric=score.metric,
+                decoding=score.decoding,
+                value=score.value,
+                standard_error=score.standard_error,
+                n=score.n,
+                n_no_answer=score.n_no_answer,
+                n_truncated=score.n_truncated,
+                protocol=protocols[score.task],
+                recorded_at=at,
+            )
+        )
+    _write_artifacts(session, run_id, token, outputs.artifacts)
+    session.flush()
+
+
+def _write_artifacts(session: Session, run_id: str, token: int, artifacts: Sequence[FoundArtifact]) -> None:
+    for artifact in artifacts:
+        row = {
+            "id": new_id(),
+            "sha256": artifact.sha256,
+            "size_bytes": artifact.size_bytes,
+            "storage_key": storage_key(artifact.sha256),
+        }
+        insert_new(session, Artifact.__table__, [row])  # two runs may leave the same file at once
+        known = session.execute(select(Artifact.id).where(Artifact.sha256 == artifact.sha256)).scalar_one()
+        session.add(RunArtifact(run_id=run_id, token=token, role=artifact.path, artifact_id=known))
+
+
+def insert_new(session: Session, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows and leave alone those that are there already, so that a replay changes nothing."""
+    assert isinstance(table, Table)
+    dialect = session.get_bind().dialect.name
+    for part in _parts(iter(rows)):
+        if dialect == "postgresql":
+            session.execute(postgresql_insert(table).values(part).on_conflict_do_nothing())
+        else:
+            session.execute(sqlite_insert(table).values(part).on_conflict_do_nothing())
+
+
+def _insert(session: Session, table: Any, rows: Iterator[Mapping[str, Any]]) -> None:
+    assert isinstance(table, Table)
+    for part in _parts(rows):
+        session.execute(insert(table), part)
+
+
+def _parts(rows: Iterator[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    part: list[dict[str, Any]] = []
+    for row in rows:
+        part.append(dict(row))
+        if len(part) == ROWS_AT_ONCE:
+            yield part
+            part = []
+    if part:
+        yield part

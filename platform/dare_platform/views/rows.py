@@ -1,0 +1,156 @@
+"""Rows of runs, workers and events turned into the shapes that are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dare.spec import HyperparameterValue
+from dare_platform.models import (
+    ACTIVE,
+    Algorithm,
+    AlgorithmVersion,
+    Attempt,
+    Backbone,
+    BackboneRevision,
+    Entry,
+    Run,
+    RunEvent,
+    Worker,
+)
+from dare_platform.states import CAUSES
+from dare_platform.views.shapes import Alarm, Ending, EventView, RunSummary, WorkerView
+from dare_platform.views.words import state_in_words
+
+ALIVE_SECONDS = 60.0
+"""A worker that has been silent for longer is not counted as alive."""
+SHOWN_EVENTS = 200
+
+
+def summaries(session: Session, *conditions: Any, order: Any = None, limit: int | None = None) -> list[RunSummary]:
+    """Runs that meet all conditions."""
+    query = (
+        select(Run, Entry.name, Backbone.slug, Algorithm.slug, Worker.name)
+        .join(Entry, Entry.id == Run.entry_id)
+        .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
+        .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
+        .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
+        .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
+        .outerjoin(Worker, Worker.id == Run.lease_owner)
+        .where(*conditions)
+        .order_by(*(order if order is not None else (Run.created_at.desc(), Run.id.desc())))
+    )
+    rows = session.execute(query.limit(limit) if limit else query).all()
+    return [_summary(run, entry, backbone, algorithm, worker) for run, entry, backbone, algorithm, worker in rows]
+
+
+def _summary(run: Run, entry: str, backbone: str, algorithm: str | None, worker: str | None) -> RunSummary:
+    return RunSummary(
+        id=run.id,
+        entry_id=run.entry_id,
+        entry_name=entry,
+        algorithm=algorithm or "untouched",
+        kind=run.kind,
+        backbone=backbone,
+        seed=run.seed,
+        state=run.state,
+        cause=run.cause,
+        attempts=run.attempts,
+        max_attempts=run.max_attempts,
+        step=run.step,
+        of=run.of,
+        created_at=run.created_at,
+        finished_at=run.finished_at,
+        queue=run.queue,
+        worker=worker,
+        sentence=state_in_words(run.kind, run.state, run.step, run.of, run.stage, run.cause),
+    )
+
+
+def workers(session: Session, at: float) -> tuple[WorkerView, ...]:
+    """All workers that have not been stopped in good order, the ones seen last first."""
+    busy: dict[str | None, str] = {
+        owner: run for run, owner in session.execute(select(Run.id, Run.lease_owner).where(Run.state.in_(ACTIVE)))
+    }
+    rows = session.execute(
+        select(Worker).where(Worker.state != "stopped").order_by(Worker.last_seen_at.desc(), Worker.name)
+    ).scalars()
+    return tuple(
+        WorkerView(
+            id=row.id,
+            name=row.name,
+            state=row.state,
+            queues=tuple(f"family_{family}" for family in row.families.split(",") if family),
+            device=row.device,
+            hardware=row.hardware,
+            last_seen_seconds=max(0.0, at - row.last_seen_at),
+            alive=row.state in ("starting", "idle", "busy", "draining") and at - row.last_seen_at < ALIVE_SECONDS,
+            run_id=busy.get(row.id),
+        )
+        for row in rows
+    )
+
+
+def ending(run: Run) -> Ending | None:
+    """Cause, sentence, next step and who pays of a failed run."""
+    if run.state != "failed" or run.cause is None:
+        return None
+    rule = CAUSES[run.cause]
+    return Ending(
+        cause=run.cause,
+        sentence=run.sentence or rule.sentence,
+        next_step=run.next_step or rule.next_step,
+        charged=bool(run.charged),
+    )
+
+
+def events(session: Session, run_ids: Sequence[str]) -> tuple[EventView, ...]:
+    """The history of some runs, oldest first: changes of state and wishes to cancel."""
+    rows = session.execute(
+        select(RunEvent)
+        .where(RunEvent.run_id.in_(run_ids), RunEvent.kind.in_(("state", "cancel")))
+        .order_by(RunEvent.at.desc(), RunEvent.run_id, RunEvent.seq.desc())
+        .limit(SHOWN_EVENTS)
+    ).scalars()
+    return tuple(
+        EventView(at=row.at, actor=row.actor, kind=row.kind, sentence=_event(row)) for row in reversed([*rows])
+    )
+
+
+def _event(row: RunEvent) -> str:
+    detail = json.loads(row.detail_json)
+    why = detail.get("sentence") or detail.get("reason")
+    if row.kind == "cancel":
+        return "asked to cancel"
+    moved = f"{row.from_state} → {row.to_state}" if row.from_state else f"created, {row.to_state}"
+    return f"{moved}: {why}" if why else moved
+
+
+def alarms(session: Session, run_id: str) -> tuple[Alarm, ...]:
+    """Alarms that a run raised, in all its attempts."""
+    rows = session.execute(
+        select(RunEvent.detail_json).where(RunEvent.run_id == run_id, RunEvent.kind == "alarm").order_by(RunEvent.seq)
+    ).scalars()
+    found = []
+    for row in rows:
+        detail = json.loads(row)
+        name = str(detail.get("stage") or "alarm")
+        found.append(Alarm(step=detail.get("step"), name=name, sentence=str(detail.get("detail") or name)))
+    return tuple(found)
+
+
+def last_attempt(session: Session, run_id: str) -> Attempt | None:
+    """The newest attempt of a run."""
+    return session.execute(
+        select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.number.desc()).limit(1)
+    ).scalar_one_or_none()
+
+
+def hyperparameters(version: AlgorithmVersion) -> dict[str, HyperparameterValue]:
+    """Values that a version was submitted with."""
+    values: dict[str, HyperparameterValue] = json.loads(version.hyperparameters_json)
+    return values
