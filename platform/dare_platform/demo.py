@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,14 @@ class Progress:
 def run(settings: Settings, *, quick: bool, console: Console) -> int:
     """Run the demo to its end; the exit code."""
     started = time.monotonic()
+    settings = replace(settings, data=settings.data or published_data())
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate(settings)
     track = load_track("tiny")
-    keeper = Keeper(settings.home)
+    environment = {"DARE_HOME": str(settings.home)} | ({"DARE_DATA": str(settings.data)} if settings.data else {})
+    keeper = Keeper(settings.home, environment)
+    if settings.data:
+        console.print(f"Published test items from {settings.data} are scored as transfer tasks.", highlight=False)
     with open_database(settings) as database:
         with database.write() as session:
             register_track(session, track, settings.data)
@@ -84,6 +88,12 @@ def run(settings: Settings, *, quick: bool, console: Console) -> int:
         highlight=False,
     )
     return 1 if failed else 0
+
+
+def published_data() -> Path | None:
+    """The folder of published benchmark data beside the clone, where there is one."""
+    folder = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return folder if folder.is_dir() else None
 
 
 def submit_all(database: Database, track: Track, settings: Settings, quick: bool) -> list[str]:

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -40,6 +40,8 @@ class Keeper:
     """The processes of one DARE_HOME."""
 
     home: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to that of this process."""
 
     def kept(self) -> list[Kept]:
         """Those that are alive."""
@@ -62,7 +64,7 @@ class Keeper:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "DARE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
             )
         started = Kept(name, child.pid, psutil.Process(child.pid).create_time(), port)
         self._write([*running.values(), started])

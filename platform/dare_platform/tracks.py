@@ -54,6 +54,7 @@ class BackboneRules(Frozen):
     prompts: Recipe
     demonstrations: Recipe
     samples: Annotated[int, Field(ge=0)] = 4
+    """Sampled completions per item of a ranked task, besides the greedy one. Other tasks are decoded greedily only."""
     sample_temperature: Annotated[float, Field(gt=0)] = 1.0
 
 
@@ -130,7 +131,7 @@ class Track(Frozen):
                 task_version=load_task(column.task).version,
                 limit=column.limit,
                 sampling=rules.greedy,
-                samples=rules.samples,
+                samples=rules.samples if column.role == "ranked" else 0,
                 sample_temperature=rules.sample_temperature,
                 sample_steps_per_block=rules.rollout.steps_per_block,
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,6 +38,7 @@ def add_to(app: typer.Typer, panel: str) -> None:
 
 def demo(
     quick: Annotated[bool, typer.Option("--quick", help="One seed instead of three; the control stays.")] = False,
+    data: Annotated[Path | None, typer.Option(envvar="DARE_DATA", help="Folder of published benchmark data.")] = None,
 ) -> None:
     """The whole way once: submit, train, evaluate and rank on this machine's CPU, with the site running.
 
@@ -47,7 +50,7 @@ def demo(
 
     console = Console()
     try:
-        code = whole_way.run(settings(), quick=quick, console=console)
+        code = whole_way.run(replace(settings(), data=data), quick=quick, console=console)
     except KeyboardInterrupt:
         say("Interrupted. The workers go on; `dare demo` shows them again, `dare down` stops them.")
         raise typer.Exit(INTERRUPTED) from None

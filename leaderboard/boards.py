@@ -1,0 +1,24 @@
+"""The board that a page shows: one prepared object per track version and backbone."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dare_platform import rankings
+from dare_platform.board import Board
+from dare_platform.tracks import Track
+from leaderboard import charts, reading
+from leaderboard.charts import Chart
+from leaderboard.theme import Scheme
+
+
+def current(track: Track, backbone: str) -> Board:
+    """The board of this moment."""
+    with reading.database().read() as session:
+        return rankings.board(session, track.name, backbone)
+
+
+@st.cache_data(show_spinner=False, max_entries=64, hash_funcs={Board: lambda board: board.digest})
+def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
+    """What training moved on one task, drawn once for each content of a board."""
+    return charts.before_after(board, task, scheme)

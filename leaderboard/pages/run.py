@@ -1,0 +1,171 @@
+"""Run: whether it is alive, what it does, whether it learns, why it ended, and how to repeat it."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from dare_platform import views
+from dare_platform.views import RunView
+from leaderboard import actions, charts, frame, links, lists, reading, rollouts, tables, texts
+
+REFRESH_SECONDS = 2
+QUIET_SECONDS = 30 * 60
+CURVE_HEIGHT = 260
+SMALL_HEIGHT = 150
+
+
+def page() -> None:
+    """A title, one part that moves while the run does, then what stands still: rollout, log, provenance."""
+    run_id = reading.query_value("id")
+    run = _read(run_id)
+    if run is None:
+        reading.title("Run")
+        st.title("Run")
+        st.markdown(texts.unknown_id("run", run_id) if run_id else texts.no_id("run"))
+        st.html(tables.back_to_board())
+        return
+
+    reading.title(lists.run_name(run.summary), "Run")
+    st.title(texts.escaped(lists.run_name(run.summary)), anchor=False)
+    st.html(lists.run_line(run))
+    actions.say()
+    _actions(run)
+    if run.is_finished:
+        _progress(run)
+    elif _is_quiet(run):
+        _progress(run)
+        st.markdown(texts.PAUSED)
+    else:
+        st.fragment(run_every=REFRESH_SECONDS)(_live)(run_id)
+    _scores(run)
+    _sample(run)
+    _log(run)
+    _repeat(run)
+
+
+def _read(run_id: str) -> RunView | None:
+    if not links.is_id(run_id):
+        return None
+    with reading.database().read() as session:
+        return views.run_view(session, run_id)
+
+
+def _live(run_id: str) -> None:
+    """The one timed part: stops when the run ends, or when nothing has changed for half an hour."""
+    run = _read(run_id)
+    if run is None or run.is_finished or _is_quiet(run):
+        st.rerun()
+    else:
+        _progress(run)
+
+
+def _is_quiet(run: RunView) -> bool:
+    """Whether nothing visible has changed for too long; remembered for this reader and this run."""
+    visible = (run.summary.state, run.summary.attempts, run.summary.step, len(run.history))
+    seen, since = st.session_state.get(f"seen-{run.summary.id}", (None, 0.0))
+    if seen != visible:
+        st.session_state[f"seen-{run.summary.id}"] = (visible, time.monotonic())
+        return False
+    return time.monotonic() - float(since) > QUIET_SECONDS
+
+
+def _progress(run: RunView) -> None:
+    """Finding, stages, progress, numbers, curves; heights are fixed so that nothing jumps."""
+    st.markdown(run.headline)
+    st.html(lists.stages(run.stages))
+    if run.is_active:
+        st.progress(run.progress or 0.0, text=texts.progress(run))
+    if run.isolation:
+        st.caption(run.isolation)
+    if run.summary.kind == "train":
+        _curves(run)
+    if run.alarms:
+        st.html(lists.alarms(run.alarms))
+
+
+def _curves(run: RunView) -> None:
+    """The reward large, up to three other metrics small."""
+    st.header("Does it learn?", anchor=False)
+    metrics = charts.ordered(run.metrics)
+    if not metrics:
+        if run.is_finished:
+            st.markdown(texts.NO_CURVE_AT_ALL)
+        else:
+            with st.container(height=CURVE_HEIGHT, border=False):
+                st.markdown(texts.NO_CURVE)
+        return
+    first, *others = metrics
+    with reading.part("chart"):
+        drawn = charts.metric_curve(
+            first, charts.metric_title(first.name), reading.scheme(), run.summary.of, CURVE_HEIGHT
+        )
+        frame.draw(drawn, f"metric-{first.name}")
+    if others:
+        for column, series in zip(st.columns(len(others)), others, strict=True):
+            with column, reading.part("chart"):
+                title = charts.metric_title(series.name)
+                drawn = charts.metric_curve(series, title, reading.scheme(), run.summary.of, SMALL_HEIGHT)
+                frame.draw(drawn, f"metric-{series.name}")
+    if run.self_reported:
+        st.caption(texts.SELF_REPORTED)
+
+
+def _actions(run: RunView) -> None:
+    with st.container(horizontal=True):
+        if run.can_cancel and st.button("Cancel this run", key="cancel"):
+            actions.cancel(run.summary.id)
+        if run.can_retry and st.button("Run its entry again", key="again"):
+            again = actions.ask_again(run.summary.entry_id)
+            if again is not None:
+                frame.show_entry(again)
+        if not run.is_finished and st.button("Show the newest sample and log", key="newest"):
+            st.rerun()
+
+
+def _scores(run: RunView) -> None:
+    if run.summary.kind == "evaluate":
+        st.header("Scores", anchor=False)
+        if run.scores:
+            st.html(lists.scores(run.scores))
+        else:
+            st.markdown(texts.NO_SCORE)
+
+
+def _sample(run: RunView) -> None:
+    if run.summary.kind != "train":
+        return
+    st.header("A sample rollout", anchor=False)
+    if run.sample is None:
+        st.markdown(texts.NO_SAMPLE_AT_ALL if run.is_finished else texts.NO_SAMPLE)
+        return
+    st.caption(texts.sample(run.sample))
+    with reading.part("rollout"):
+        st.html(rollouts.rollout(run.sample))
+
+
+def _log(run: RunView) -> None:
+    with st.expander(f"Log, last {len(run.log_tail)} lines" if run.log_tail else "Log"):
+        if run.log_tail:
+            st.html(lists.log(run.log_tail))
+        else:
+            st.markdown(texts.NO_LOG)
+
+
+def _repeat(run: RunView) -> None:
+    """How to run it again, what it cost, and everything that was recorded about it."""
+    st.header("Run it again", anchor=False)
+    st.code(run.rerun_command, language="shell")
+    if run.usage is not None:
+        with st.expander("What it cost"):
+            st.html(lists.usage(run.usage))
+    with st.expander("Provenance"):
+        st.html(lists.pairs(run.provenance, "Provenance"))
+        st.caption(f"SHA-256 of the order: `{run.job_sha256}`")
+        st.code(run.job_json, language="json", height=260)
+    if run.artifacts:
+        with st.expander("Files"):
+            st.html(lists.artifacts(run.artifacts))
+    with st.expander("History"):
+        st.html(lists.history(run.history, reading.zone()))

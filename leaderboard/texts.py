@@ -1,0 +1,197 @@
+"""The exact sentences of the site: the finding, then the doubt, then the next step. Markdown unless it says HTML."""
+
+from __future__ import annotations
+
+import re
+
+from dare_platform.views import RunView, SampleView
+from leaderboard.quantities import count, fixed, plural
+
+QUESTION = "Which post-training method helps a diffusion LLM most?"
+SEARCH_THE_BOARD = "Search the board"
+NO_CURVE = "**No curve yet.** The first step is logged a few seconds after training starts."
+NO_CURVE_AT_ALL = "**No curve.** The run ended before its first step was logged."
+NO_SAMPLE = "No sample rollout yet. The first one comes with the first steps of training."
+NO_SAMPLE_AT_ALL = "No sample rollout was written."
+NO_LOG = "Nothing has been written to the log yet."
+NO_SCORE = "Nothing has been scored yet. Scores come with the evaluation, after training."
+WITHOUT_SETTINGS = "This method has no hyperparameters of its own."
+SELF_REPORTED = (
+    "Curves and rewards of a training run are reported by the run itself. Scores on the board are measured in a "
+    "separate evaluation."
+)
+EMPTY_BOARD = (
+    "**No entry yet.** `make demo` fills this board with small real runs in about ten minutes. Or submit the first one."
+)
+DATABASE_AWAY = (
+    "**The database does not answer.** Running jobs continue and lose nothing. This page tries again every 10{thin}s"
+)
+NOT_SUBMITTED = "Not submitted: the database does not answer. Your file is kept; press again."
+UPLOADS_REFUSED = (
+    "**Files are not accepted here.** This server can be reached from other machines and runs entries without a "
+    "container, so somebody else's code would run unguarded. Built-in methods can be queued; to test a file of your "
+    "own, start the site on your own machine."
+)
+METHOD_MISSING = "Choose a file or paste your class."
+WHAT_A_FILE_IS = (
+    "One class that derives from `Algorithm`, with up to four methods. It may import torch, math, dataclasses, typing "
+    "and dare. We read it here and do not run it; after queuing it is checked on a tiny backbone before it trains."
+)
+PAUSED = "**Paused after 30 min without a change.** Reload the page to continue."
+HOW_TO_READ = (
+    "Each row is one method trained on the same backbone with the same data and budget, once per seed; the large "
+    "number of a cell is the share of items solved by greedy decoding, the small one the mean reward of sampled "
+    "completions.",
+    "The mean gain is the large number minus that of the untouched backbone, averaged over the ranked tasks; the dot "
+    "is that gain, the line through it its 95 % interval, the dashed line zero.",
+    "A tinted cell differs from the untouched backbone beyond the noise of the seeds; a plain one may differ by "
+    "chance.",
+    "The control is trained with shuffled advantages: what it gains was not learned from the reward.",
+)
+
+
+def _quoted(text: str) -> str:
+    """A value from a link or a person, safe inside backquotes and of bounded length."""
+    flat = re.sub(r"[`\s]+", " ", text).strip()
+    return flat if len(flat) <= 40 else flat[:39] + "…"
+
+
+def bad_parameter(parameter: str, value: str, where: str, shown: str | None) -> str:
+    """A link names a value that the page does not have."""
+    asked = f"The link asks for `{parameter}={_quoted(value)}`, which this {where} does not have."
+    return f"{asked} Showing `{shown}`." if shown else asked
+
+
+def unknown_id(noun: str, given: str) -> str:
+    """The same sentence for what is absent and for what is private."""
+    return f"**There is no {noun} `{_quoted(given)}`.** It may be private or the link may be cut."
+
+
+def no_id(noun: str) -> str:
+    """A page of one thing, opened without naming it."""
+    return f"**No {noun} is named.** This page shows one {noun} and needs its id in the link."
+
+
+def no_match(search: str) -> str:
+    """Every row is filtered away; plain text, the page escapes it."""
+    return f"No entry matches “{search}”." if search else "Every entry is hidden."
+
+
+def hidden_by(search: int, unranked: int) -> str:
+    """What emptied a result."""
+    parts = []
+    if search:
+        parts.append(f"{plural(search, 'entry')} {_are(search)} hidden by the search")
+    if unranked:
+        parts.append(f"{plural(unranked, 'entry')} {_are(unranked)} not ranked and hidden")
+    return (", ".join(parts) + ".").capitalize() if parts else ""
+
+
+def incomplete(entries: int, of: int) -> str:
+    """Some rows are not ranked."""
+    return f"{entries} of {plural(of, 'entry')} {_are(entries)} incomplete and not ranked."
+
+
+def newer_results(results: int) -> str:
+    """The board has moved on since it was drawn."""
+    return f"{results} newer {'result' if results == 1 else 'results'}."
+
+
+def part_failed(part: str, reference: str) -> str:
+    """One part of a page could not be drawn; the rest stands."""
+    return f"**This {part} could not be drawn.** Reference `{reference}`. The numbers are in the tables."
+
+
+def database_away(last_answer: str | None) -> str:
+    """The whole page has nothing to show."""
+    return DATABASE_AWAY.format(thin="\u202f") + (f"; last answer {last_answer}." if last_answer else ".")
+
+
+def withdrawn(date: str, reason: str | None) -> str:
+    """An entry that its owner took back."""
+    said = f":** “{reason}”." if reason else ".**"
+    return f"**Withdrawn by its owner on {date}{said} Results stay readable; they are not ranked."
+
+
+def queue_button(runs: int) -> str:
+    """A button names its act and its size."""
+    return f"Queue {plural(runs, 'run')}"
+
+
+def who_pays(charged: bool) -> str:
+    """The last clause of a failure."""
+    return "The time it used counts." if charged else "Nothing is charged."
+
+
+def escaped(markdown: str) -> str:
+    """Text of a person inside Markdown: shown as it was typed, without links, styles or directives."""
+    return re.sub(r"([\\`*_{}\[\]()#+!|<>~$:^-])", r"\\\1", " ".join(markdown.split()))
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+NO_WORKER_YET = "No worker has ever worked here. Start one: `dare worker`."
+BUDGET = (
+    "Training ends at the first limit it reaches; the number of gradient-carrying forwards of one completion is the "
+    "same for every method, so that a method that scores more views makes fewer steps. The clock is a guard: a run "
+    "that meets it fails."
+)
+
+
+def blocked(runs: int) -> str:
+    """Evaluations that wait for their training."""
+    waits = "waits" if runs == 1 else "wait"
+    return f"{plural(runs, 'evaluation')} {waits} for training to finish and {_are(runs)} not in the queue yet."
+
+
+def before_after(with_control: bool) -> str:
+    """How the chart of before and after is read."""
+    marks = "Ring: the untouched backbone. Filled: after training, mean of seeds with its 95 % t interval."
+    claim = " Where a method's interval lies to the right of the control's, it learned from the reward."
+    return marks + claim if with_control else marks
+
+
+def newest_of(shown: int, events: int) -> str:
+    """A long history, cut."""
+    return f"The newest {shown} of {plural(events, 'event')}; the page of each run has all of its own."
+
+
+def how_we_rank(seeds_required: int) -> tuple[str, ...]:
+    """Five sentences."""
+    return (
+        "Each score is the mean over seeds of the share of items solved by greedy decoding, with the 95 % t interval "
+        "of the seed means.",
+        "The gain of a task is that score minus the score of the untouched backbone under the same protocol, and the "
+        "mean gain is the average over the ranked tasks.",
+        f"An entry is ranked when every ranked task has {plural(seeds_required, 'seed')}; nothing is averaged over an "
+        "incomplete set.",
+        "Two entries differ when a Welch test between their seeds says so after Holm's adjustment over all pairs of "
+        "the board; a rank is the range that these tests allow.",
+        "Every try counts in a public number, a withdrawn entry keeps its results, and a score is never replaced by a "
+        "better one.",
+    )
+
+
+def does_not_log(entry: str, metric: str) -> str:
+    """A method without this metric."""
+    return f"{escaped(entry)} does not log {metric.replace('_', ' ')}."
+
+
+def progress(run: RunView) -> str:
+    """`184 of 300`, or the state in words before anything is counted."""
+    if run.summary.step is None or run.summary.of is None:
+        return escaped(run.summary.sentence)
+    return f"{count(run.summary.step)} of {count(run.summary.of)}"
+
+
+def sample(found: SampleView) -> str:
+    """What a rollout earned, and when it was taken."""
+    when = f", from step {found.step}" if found.step is not None else ""
+    return f"Reward {fixed(found.reward, 2)}, {plural(len(found.tokens), 'token')}{when}."
+
+
+def problems_first(problems: int) -> str:
+    """Why the button is not active."""
+    return f"{plural(problems, 'problem')} to mend first, see above."

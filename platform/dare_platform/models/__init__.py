@@ -1,0 +1,82 @@
+"""The tables. Names follow the design's nouns; every constraint has a name and holds on SQLite and PostgreSQL.
+
+Closed sets are CHECK lists, so that adding a value is an ordinary migration. Columns named `*_at` of type float are
+epoch seconds of the database's clock, which decides about leases; aware UTC times are for people. Nothing is deleted:
+foreign keys restrict, and the tables of `IMMUTABLE` refuse UPDATE and DELETE by trigger.
+"""
+
+from __future__ import annotations
+
+from dare_platform.models.asked import Attempt, CheckResult, Entry, Run, RunEvent, Worker
+from dare_platform.models.base import (
+    ACTIVE,
+    FINISHED,
+    IMMUTABLE,
+    LOCAL_ACCOUNT,
+    LOG_TAIL_CHARACTERS,
+    Base,
+    Device,
+    EntryKind,
+    Gate,
+    ItemStatus,
+    Outcome,
+    State,
+    Visibility,
+    WorkerState,
+    WorkKind,
+)
+from dare_platform.models.compared import (
+    Account,
+    Algorithm,
+    AlgorithmVersion,
+    Backbone,
+    BackboneRevision,
+    Cell,
+    TaskItem,
+    TaskVersion,
+    TrackVersion,
+)
+from dare_platform.models.outcomes import Artifact, MetricPoint, Prediction, Result, RunArtifact, ScoreItem, Usage
+from dare_platform.models.plumbing import AuditLog, Outbox
+
+__all__ = [
+    "ACTIVE",
+    "FINISHED",
+    "IMMUTABLE",
+    "LOCAL_ACCOUNT",
+    "LOG_TAIL_CHARACTERS",
+    "Account",
+    "Algorithm",
+    "AlgorithmVersion",
+    "Artifact",
+    "Attempt",
+    "AuditLog",
+    "Backbone",
+    "BackboneRevision",
+    "Base",
+    "Cell",
+    "CheckResult",
+    "Device",
+    "Entry",
+    "EntryKind",
+    "Gate",
+    "ItemStatus",
+    "MetricPoint",
+    "Outbox",
+    "Outcome",
+    "Prediction",
+    "Result",
+    "Run",
+    "RunArtifact",
+    "RunEvent",
+    "ScoreItem",
+    "State",
+    "TaskItem",
+    "TaskVersion",
+    "TrackVersion",
+    "Usage",
+    "Visibility",
+    "WorkKind",
+    "Worker",
+    "WorkerState",
+]

@@ -1,0 +1,69 @@
+"""A page of the site under observation: what it must not do, and where its pictures are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import ConsoleMessage, Page, Request
+from sqlalchemy import select
+
+from dare_platform.database import Database
+from dare_platform.models import Run
+
+SCREENSHOTS = Path(__file__).resolve().parents[2] / "artefacts" / "screenshots"
+
+
+@dataclass
+class Site:
+    """A running server, its database and the entries in it by name."""
+
+    url: str
+    database: Database
+    entries: dict[str, str]
+
+    def run(self, entry: str, state: str) -> str:
+        """A run of an entry in a state."""
+        with self.database.read() as session:
+            query = select(Run.id).where(Run.entry_id == self.entries[entry], Run.state == state)
+            return session.execute(query.order_by(Run.id).limit(1)).scalar_one()
+
+
+@dataclass
+class Watched:
+    """A browser page that remembers what it must not do: errors on the console, requests to other hosts."""
+
+    page: Page
+    site: Site
+    errors: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", self._request)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        # Streamlit looks for its own endpoints below the path of a page first, and finds them at the root.
+        if message.type == "error" and "/_stcore/" not in message.location.get("url", ""):
+            self.errors.append(message.text)
+
+    def _request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname != "127.0.0.1":
+            self.foreign.append(request.url)
+
+    def open(self, path: str) -> Page:
+        """Go to a page of the site and wait until it has been drawn."""
+        self.page.goto(f"{self.site.url}/{path}")
+        self.settle()
+        return self.page
+
+    def settle(self) -> None:
+        """Wait for the end of a run of the script."""
+        self.page.get_by_test_id("stHeading").first.wait_for()
+        self.page.wait_for_function(
+            "document.querySelector('.stApp')?.getAttribute('data-test-script-state') === 'notRunning'"
+        )
+        self.page.wait_for_timeout(300)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+from board_samples import ENDING, SAMPLE, run_summary, run_view
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dare_platform.entry_settings import SettingView
+from dare_platform.tracks import load_track
+from leaderboard import forms, links, lists, rollouts, rulebook, texts
+from leaderboard.links import BoardChoices, BoardView
+
+CHOICES = BoardChoices(("llada-tiny", "sdar-tiny"), ("tiny", "matched"), ("gain", "sudoku", "cost", "entry"))
+
+
+def test_a_value_that_a_board_does_not_have_is_named_with_what_is_shown_instead() -> None:
+    assert texts.bad_parameter("sort", "bogus", "board", "gain") == (
+        "The link asks for `sort=bogus`, which this board does not have. Showing `gain`."
+    )
+
+
+def test_unknown_and_private_ids_read_the_same() -> None:
+    assert texts.unknown_id("entry", "e_93ab") == (
+        "**There is no entry `e_93ab`.** It may be private or the link may be cut."
+    )
+
+
+@given(st.text(max_size=200))
+def test_a_value_from_a_link_cannot_leave_its_backquotes(value: str) -> None:
+    sentence = texts.bad_parameter("sort", value, "board", "gain")
+    assert sentence.count("`") == 4
+    assert "\n" not in sentence
+    assert len(sentence) < 160
+
+
+def test_what_emptied_a_result_is_named() -> None:
+    assert texts.no_match("spg") == "No entry matches “spg”."
+    assert texts.hidden_by(7, 2) == "7 entries are hidden by the search, 2 entries are not ranked and hidden."
+    assert texts.hidden_by(1, 0) == "1 entry is hidden by the search."
+
+
+def test_counts_agree_with_their_verbs() -> None:
+    assert texts.incomplete(2, 9) == "2 of 9 entries are incomplete and not ranked."
+    assert texts.incomplete(1, 9) == "1 of 9 entries is incomplete and not ranked."
+    assert texts.newer_results(1) == "1 newer result."
+    assert texts.newer_results(2) == "2 newer results."
+    assert texts.queue_button(6) == "Queue 6 runs"
+    assert texts.blocked(1) == "1 evaluation waits for training to finish and is not in the queue yet."
+    assert texts.blocked(3) == "3 evaluations wait for training to finish and are not in the queue yet."
+
+
+def test_a_database_that_is_away_names_its_last_answer() -> None:
+    assert texts.database_away("14:02").replace("\u202f", " ") == (
+        "**The database does not answer.** Running jobs continue and lose nothing. This page tries again every 10 s; "
+        "last answer 14:02."
+    )
+
+
+def test_a_withdrawal_has_a_date_and_a_reason() -> None:
+    assert texts.withdrawn("3 Nov 2026", "wrong reward weights") == (
+        "**Withdrawn by its owner on 3 Nov 2026:** “wrong reward weights”. Results stay readable; they are not ranked."
+    )
+    assert texts.withdrawn("3 Nov 2026", None).startswith("**Withdrawn by its owner on 3 Nov 2026.** Results")
+
+
+def test_the_voice_has_no_exclamation_no_apology_and_no_medals() -> None:
+    trees = [ast.parse(inspect.getsource(module)) for module in (texts, rulebook, forms, lists)]
+    said = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    words = " ".join(text.lower() for text in said if isinstance(text, str) and "\\" not in text)
+    for unwanted in ("please", "sorry", "oops", "state of the art", "trophy", "congratulations", "statistically", "!"):
+        assert unwanted not in words
+
+
+@given(st.text(max_size=80))
+def test_text_of_a_person_stays_one_line_in_markdown(text: str) -> None:
+    escaped = texts.escaped(text)
+    assert "\n" not in escaped
+    assert "](" not in escaped.replace("\\]\\(", "")
+
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+views = st.builds(
+    BoardView,
+    backbone=st.sampled_from(CHOICES.backbones),
+    track=st.sampled_from(CHOICES.tracks),
+    sort=st.sampled_from(CHOICES.sorts),
+    direction=st.sampled_from(links.DIRECTIONS),
+    search=st.text(max_size=30),
+    show=st.sampled_from([(), ("unranked",)]),
+)
+
+
+@given(views)
+def test_a_view_survives_its_url(view: BoardView) -> None:
+    from urllib.parse import parse_qs
+
+    query = parse_qs(links.board_query(view, CHOICES)[1:], keep_blank_values=True)
+    again, notices = links.read_board_view(query, CHOICES)
+    assert again == view
+    assert notices == ()
+
+
+def test_the_plain_page_has_an_empty_query() -> None:
+    assert links.board_query(BoardView("llada-tiny", "tiny"), CHOICES) == "?"
+
+
+def test_unknown_values_are_reported_and_unknown_parameters_ignored() -> None:
+    view, notices = links.read_board_view({"sort": ["bogus"], "dir": ["up"], "utm": ["x"]}, CHOICES)
+    assert view == BoardView("llada-tiny", "tiny")
+    assert len(notices) == 2
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "x" * 65, "a b", "é", "<b>"])
+def test_what_cannot_be_an_id_is_not_asked_of_the_database(text: str) -> None:
+    assert not links.is_id(text)
+    assert links.is_id("01m8pp1xz67b1pwvzhv06jrx6y")
+
+
+def test_links_are_relative() -> None:
+    assert links.entry_link("e_1", "runs") == "entry?id=e_1&view=runs"
+    assert links.run_link("r 1") == "run?id=r+1"
+    assert links.rules_link("tiny") == "rules?track=tiny"
+    assert links.submit_link("e_1") == "submit?from=e_1"
+
+
+# --- forms, lists, rollouts, rules ----------------------------------------------------------------------------------
+
+
+def test_problems_are_a_list_with_code_and_nothing_else_unescaped() -> None:
+    html = forms.form_messages(["`a.py` line 2: <script>", "and 4 more"], first_is_new=True)
+    assert '<li role="alert"><code>a.py</code> line 2: &lt;script&gt;</li>' in html
+    assert html.count("role=") == 1
+    assert "<li>and 4 more</li>" in html
+
+
+def test_an_ending_says_what_who_pays_and_what_to_do() -> None:
+    html = forms.ending(ENDING)
+    assert "<b>diverged:</b> Training diverged at step 212. The time it used counts." in html
+    assert "Look at the curves before the alarm." in html
+
+
+def test_changed_settings_are_marked_in_words() -> None:
+    html = forms.settings_table((SettingView("mc_samples", "int", 4, 8, True, "Views."),))
+    assert "8 · changed" in html
+    assert texts.WITHOUT_SETTINGS in forms.settings_table(())
+
+
+def test_a_log_is_text_without_terminal_codes() -> None:
+    html = lists.log(("\x1b[31mred\x1b[0m <b>", "x" * 3000))
+    assert ">red &lt;b&gt;\n" in html
+    assert html.count("x") < 2100
+    assert " … cut" in html
+
+
+def test_stages_are_read_in_words() -> None:
+    html = lists.stages(run_view().stages)
+    assert '<span class="sr"> done</span>' in html
+    assert "aria-current=step" in html
+
+
+def test_a_rollout_shows_masks_and_hides_the_frames_from_screen_readers() -> None:
+    html = rollouts.rollout(SAMPLE)
+    assert '<span class="sr">1423314242132341</span>' in html
+    assert html.count('aria-hidden="true"') == 4
+    frames = html.split('aria-hidden="true"')[1:]
+    assert [frame.count("token mask") for frame in frames] == [12, 8, 4, 0]
+
+
+@given(st.integers(1, 200))
+def test_the_last_denoising_step_is_always_drawn(steps: int) -> None:
+    shown = rollouts.shown_steps(steps)
+    assert shown[-1] == steps
+    assert len(shown) <= rollouts.MOST_FRAMES
+    assert list(shown) == sorted(set(shown))
+
+
+def test_the_rules_name_every_setting_that_the_track_fixes() -> None:
+    track = load_track("tiny")
+    html = rulebook.fixed_settings(track)
+    for name in type(track.backbones["llada-tiny"].prompts.settings).model_fields:
+        assert name.replace("_", " ") in html
+    for reason in track.fixed_because.values():
+        shown_elsewhere = reason == track.fixed_because.get("gradient_forwards")
+        assert shown_elsewhere or reason.split(",")[0] in html
+    assert "0.0003" in html
+
+
+def test_a_run_is_named_by_what_it_is() -> None:
+    assert lists.run_name(run_summary()) == "BGPO · llada-tiny · seed 1"
+    assert lists.run_name(run_summary(kind="evaluate")).endswith("· evaluate")
