@@ -47,7 +47,7 @@ def ingest(session: Session, run_id: str, token: int, events: Sequence[Event], l
 
 def _progress(event: Event) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if event.stage is not None:
+    if event.kind == "stage" and event.stage is not None:
         found["stage"] = plain_text(event.stage)[:100]
     if event.kind in ("step", "progress"):
         found |= {"step": event.step, "of": event.of}
