@@ -17,6 +17,7 @@ from celery.exceptions import CeleryError
 from kombu import Queue
 from kombu.exceptions import KombuError
 
+from dare.catalog import families
 from dare_platform.database import open_database
 from dare_platform.errors import BrokerSettingsError, PlatformError
 from dare_platform.launcher import Launcher
@@ -24,7 +25,6 @@ from dare_platform.models import Device
 from dare_platform.settings import Settings
 from dare_platform.worker import Worker
 
-FAMILIES = ("llada", "dream", "sdar", "llada2")
 CONTROL = "control"
 WAKE = "dare.wake"
 
@@ -60,7 +60,7 @@ def make_app(broker_url: str | None, on_wake: Callable[[], None] = lambda: None)
     """The Celery app with the settings that our guarantees stand on. `on_wake` is what its one task does."""
     app = Celery("dare", broker=broker_url or "memory://", set_as_current=False)
     app.conf.update(ASSERTED)
-    app.conf.task_queues = [Queue(name) for name in (*(f"family_{family}" for family in FAMILIES), CONTROL)]
+    app.conf.task_queues = [Queue(name) for name in (*(f"family_{family}" for family in families()), CONTROL)]
     app.conf.broker_transport_options = {"socket_timeout": 5, "socket_connect_timeout": 5}
 
     def wake(_run_id: str) -> None:
@@ -77,6 +77,10 @@ def assert_settings(app: Celery) -> None:
         found = app.conf[name]
         if found != wanted:
             raise BrokerSettingsError(f"Celery's {name} is {found!r}; DARE needs {wanted!r}")
+
+
+def assert_without_torch() -> None:
+    """BrokerSettingsError if this process, which supervises runs, has loaded what only runs may load."""
     if "torch" in sys.modules:
         raise BrokerSettingsError("torch is loaded in the worker process; only runs may load it")
 
@@ -101,6 +105,7 @@ def serve(
     """Poll and listen until SIGTERM or Ctrl-C: the worker in a thread, Celery in this one."""
     broker = make_app(settings.broker_url, on_wake=lambda: worker.wake())
     assert_settings(broker)
+    assert_without_torch()
     worker = Worker(settings, families, device=device, launcher=launcher, publish=CeleryPublisher(broker))
     open_database(settings).close()  # says now what is wrong with it, not in a thread
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -57,16 +56,19 @@ class Keeper:
             return running[name]
         logs = self.home / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        with (logs / f"{name}.log").open("ab") as log:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
-            )
-        started = Kept(name, child.pid, psutil.Process(child.pid).create_time(), port)
+        output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        pid = os.posix_spawn(  # nobody waits for it: it is meant to outlive this process
+            command[0],
+            command,
+            {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self.log(name)), output, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+        started = Kept(name, pid, psutil.Process(pid).create_time(), port)
         self._write([*running.values(), started])
         return started
 

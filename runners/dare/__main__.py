@@ -35,7 +35,7 @@ from dare.spec import (
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
-console = Console(stderr=True)
+console = Console(stderr=True, soft_wrap=True)
 Data = Annotated[Path | None, typer.Option(envvar="DARE_DATA", help="Folder of published benchmark data.")]
 
 

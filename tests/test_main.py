@@ -1,0 +1,65 @@
+"""`python -m dare`: sentences and exit codes. The long way through it is in test_run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dare.__main__ import app
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "submission" / "algorithm.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "--algorithm", "d1", "--backbone", "llada", "--out", "{tmp}/x"], "unknown backbone 'llada'"),
+        (["train", "--algorithm", "d1", "--backbone", "sdar-tiny", "--out", "{tmp}/x", "--set", "clip"], "name=value"),
+        (["train", "--algorithm", "d1", "--backbone", "sdar-tiny", "--out", "{tmp}/x", "--settings", "{tmp}/no"], "no"),
+        (["evaluate", "{tmp}"], "has no job.json"),
+        (["run", "{tmp}"], "has no job.json"),
+        (["check", "{tmp}/absent.py"], "there is no file"),
+        (["pretrain", "gpt"], "no recipe for backbone 'gpt'"),
+        (["generate", "S1", "--backbone", "gpt"], "unknown backbone 'gpt'"),
+    ],
+)
+def test_a_request_that_makes_no_sense_gets_one_sentence_and_exit_code_two(
+    words: list[str], sentence: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(app, [word.format(tmp=tmp_path) for word in words])
+    assert done.exit_code == 2, done.output
+    assert sentence in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output
+
+
+def test_training_settings_come_from_a_file_and_a_wrong_part_is_named(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("hyperparameters: {mc_samples: 2}\nsettings: {prompts_per_step: 2, group_size: 2}\n")
+    bad.write_text("optimiser: {lr: 1}\n")
+    common = ["train", "--algorithm", "bgpo", "--backbone", "sdar-tiny", "--steps", "1"]
+    refused = CliRunner().invoke(app, [*common, "--out", str(tmp_path / "b"), "--settings", str(bad)])
+    assert refused.exit_code == 2
+    assert "unknown part 'optimiser'" in refused.output
+    done = CliRunner().invoke(app, [*common, "--out", str(tmp_path / "a"), "--settings", str(good)])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "a" / "model" / "model.safetensors").is_file()
+    other = CliRunner().invoke(app, [*common, "--out", str(tmp_path / "a"), "--seed", "9"])
+    assert other.exit_code == 2
+    assert "already holds another job" in other.output.replace("\n", " ")
+    scored = CliRunner().invoke(app, ["evaluate", str(tmp_path / "a"), "--task", "countdown", "--limit", "2"])
+    assert scored.exit_code == 0, scored.output
+    assert "countdown" in scored.output
+
+
+def test_checking_the_example_passes_every_rule_on_every_tiny_backbone() -> None:
+    done = CliRunner().invoke(app, ["check", str(EXAMPLE), "--json"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count('"passed": true') == 20
+
+
+def test_generated_answers_are_printed_one_a_line() -> None:
+    done = CliRunner().invoke(app, ["generate", "S0321003004002100", "C1 2 3=6", "--backbone", "sdar-tiny"])
+    assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) == 2
