@@ -19,8 +19,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of reference data beside the repository; a test that needs it is skipped where it is absent."""
+    """The folder of reference data beside the repository. Where it is absent its tests are skipped; in CI they fail."""
     folder = Path(os.environ.get("DARE_SHARED", REPOSITORY.parent / "shared"))
     if not folder.is_dir():
+        if os.environ.get("CI"):
+            pytest.fail(f"CI has no folder of reference data at {folder}")
         pytest.skip("no folder of reference data: set DARE_SHARED")
     return folder

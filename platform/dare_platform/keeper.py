@@ -59,7 +59,7 @@ class Keeper:
         output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(  # nobody waits for it: it is meant to outlive this process
             command[0],
-            command,
+            list(command),
             {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
