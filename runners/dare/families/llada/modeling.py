@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from dare.attention import Attention, attention_named
+from dare.attention import Attention
 from dare.families.layers import KeyValueCache, RMSNorm, at_positions, key_mask, rotary_tables, rotate, split_heads
 from dare.families.llada.configuration import LLaDAConfig
+from dare.families.transformer import CacheShape, DiffusionTransformer, Parts, Rotary
 
 
 class LLaDABlock(nn.Module):
@@ -32,7 +31,7 @@ class LLaDABlock(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        rotary: Rotary,
         mask: Tensor | None,
         attend: Attention,
         store: tuple[KeyValueCache, int, Tensor] | None,
@@ -74,83 +73,36 @@ class LLaDAModel(nn.Module):
         self.transformer = LLaDATransformer(config)
 
 
-class LLaDAModelLM(PreTrainedModel):  # type: ignore[misc]
+class LLaDAModelLM(DiffusionTransformer):
     """Masked language model with the published state dict."""
 
     config_class = LLaDAConfig
-    base_model_prefix = "model"
-    _supports_sdpa = True
 
     def __init__(self, config: LLaDAConfig) -> None:
         super().__init__(config)
         self.model = LLaDAModel(config)
+        self.logit_scale = float(config.d_model**-0.5) if config.scale_logits else 1.0
+        self.embedding_scale = float(config.d_model**0.5) if config.input_emb_norm else 1.0
         self.post_init()
 
     @property
-    def logit_scale(self) -> float:
-        """What the head's product is multiplied by."""
-        return float(self.config.d_model**-0.5) if self.config.scale_logits else 1.0
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.transformer.wte
-
-    def get_output_embeddings(self) -> nn.Linear | nn.Embedding:
+    def parts(self) -> Parts:
         transformer = self.model.transformer
-        return transformer.wte if self.config.weight_tying else transformer.ff_out
+        head = transformer.wte if self.config.weight_tying else transformer.ff_out
+        return Parts(transformer.wte, transformer.blocks, transformer.ln_f, head)  # type: ignore[arg-type]
 
-    def empty_cache(self, rows: int, width: int) -> KeyValueCache:
-        """Room for `width` positions of every row."""
-        config, like = self.config, self.model.transformer.wte.weight
-        return KeyValueCache.empty(config.n_layers, rows, width, config.key_value_heads, config.head_size, like)
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape(self.config.n_layers, self.config.key_value_heads, self.config.head_size)
+
+    def rotary(self, position_ids: Tensor, like: Tensor) -> Rotary:
+        return rotary_tables(position_ids, self.config.head_size, self.config.rope_theta)
+
+    def own_mask(self, position_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        return key_mask(attention_mask)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=getattr(self.config, "init_std", 0.02))
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        block_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        logits_positions: Tensor | None = None,
-        return_hidden: bool = False,
-        attention: str = "sdpa",
-    ) -> Tensor:
-        """Logits (or hidden states after the last norm) of `input_ids` (B, L).
-
-        Args:
-            attention_mask: (B, L), true for real tokens.
-            block_mask: (B, 1, L, keys) boolean, true where a query may look; replaces every other mask.
-            position_ids: (B, L), by default 0, 1, ...; with a cache, the columns that are computed and stored.
-            cache: keys and values of other positions of the same rows.
-            logits_positions: boolean (B, L) for (N, V), or indices (B, K) for (B, K, V).
-            return_hidden: leave the head to the caller.
-        """
-        transformer = self.model.transformer
-        if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        mask: Tensor | None
-        if block_mask is not None:
-            mask = block_mask
-        elif cache is not None:
-            mask = cache.visible(position_ids, attention_mask)
-        else:
-            mask = key_mask(attention_mask)
-        rotary = rotary_tables(position_ids, self.config.head_size, self.config.rope_theta)
-        attend = attention_named(attention)
-        x = transformer.wte(input_ids)  # (B, L, d)
-        if self.config.input_emb_norm:
-            x = x * self.config.d_model**0.5
-        last = len(transformer.blocks) - 1
-        for layer, block in enumerate(transformer.blocks):
-            store = None if cache is None else (cache, layer, position_ids)
-            x = block(x, rotary, mask, attend, store, logits_positions if layer == last else None)
-        hidden: Tensor = transformer.ln_f(x)
-        if return_hidden:
-            return hidden
-        logits: Tensor = F.linear(hidden, self.get_output_embeddings().weight)
-        return logits * self.logit_scale if self.config.scale_logits else logits

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from dare.attention import Attention, attention_named
+from dare.attention import Attention
 from dare.families.layers import (
     KeyValueCache,
     RMSNorm,
@@ -18,6 +16,7 @@ from dare.families.layers import (
     split_heads,
 )
 from dare.families.sdar.configuration import SDARConfig
+from dare.families.transformer import CacheShape, DiffusionTransformer, Parts, Rotary
 
 
 class SDARAttention(nn.Module):
@@ -37,7 +36,7 @@ class SDARAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        rotary: Rotary,
         mask: Tensor | None,
         attend: Attention,
         store: tuple[KeyValueCache, int, Tensor] | None,
@@ -81,7 +80,7 @@ class SDARLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        rotary: tuple[Tensor, Tensor],
+        rotary: Rotary,
         mask: Tensor | None,
         attend: Attention,
         store: tuple[KeyValueCache, int, Tensor] | None,
@@ -103,13 +102,10 @@ class SDARModel(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_rounds_once)
 
 
-class SDARForCausalLM(PreTrainedModel):  # type: ignore[misc]
-    """Block-diffusion language model with the published state dict; logits at a position predict the token there."""
+class SDARForCausalLM(DiffusionTransformer):
+    """Block-diffusion language model with the published state dict."""
 
     config_class = SDARConfig
-    base_model_prefix = "model"
-    _supports_sdpa = True
-    logit_scale = 1.0
 
     def __init__(self, config: SDARConfig) -> None:
         super().__init__(config)
@@ -117,62 +113,21 @@ class SDARForCausalLM(PreTrainedModel):  # type: ignore[misc]
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embed_tokens
+    @property
+    def parts(self) -> Parts:
+        return Parts(self.model.embed_tokens, self.model.layers, self.model.norm, self.lm_head)  # type: ignore[arg-type]
 
-    def get_output_embeddings(self) -> nn.Linear | nn.Embedding:
-        return self.lm_head
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape(self.config.num_hidden_layers, self.config.num_key_value_heads, self.config.head_dim)
 
-    def empty_cache(self, rows: int, width: int) -> KeyValueCache:
-        """Room for `width` positions of every row."""
-        config, like = self.config, self.lm_head.weight
-        layers, heads, size = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-        return KeyValueCache.empty(layers, rows, width, heads, size, like)
+    def rotary(self, position_ids: Tensor, like: Tensor) -> Rotary:
+        cos, sin = rotary_tables(position_ids, self.config.head_dim, self.config.rope_theta)
+        return cos.to(like.dtype), sin.to(like.dtype)
+
+    def own_mask(self, position_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        return block_causal_mask(position_ids, self.config.block_size, attention_mask)
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=getattr(self.config, "initializer_range", 0.02))
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        block_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        logits_positions: Tensor | None = None,
-        return_hidden: bool = False,
-        attention: str = "sdpa",
-    ) -> Tensor:
-        """Logits (or hidden states after the last norm) of `input_ids` (B, L); block-causal unless told otherwise.
-
-        Args:
-            attention_mask: (B, L), true for real tokens.
-            block_mask: (B, 1, L, keys) boolean, true where a query may look; replaces every other mask.
-            position_ids: (B, L), by default 0, 1, ...; with a cache, the columns that are computed and stored.
-            cache: keys and values of the blocks before; the tokens given then look at all of them and at themselves.
-            logits_positions: boolean (B, L) for (N, V), or indices (B, K) for (B, K, V).
-            return_hidden: leave the head to the caller.
-        """
-        if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        mask: Tensor | None
-        if block_mask is not None:
-            mask = block_mask
-        elif cache is not None:
-            mask = cache.visible(position_ids, attention_mask)
-        else:
-            mask = block_causal_mask(position_ids, self.config.block_size, attention_mask)
-        x = self.model.embed_tokens(input_ids)  # (B, L, d)
-        cos, sin = rotary_tables(position_ids, self.config.head_dim, self.config.rope_theta)
-        rotary = (cos.to(x.dtype), sin.to(x.dtype))
-        attend = attention_named(attention)
-        last = len(self.model.layers) - 1
-        for index, layer in enumerate(self.model.layers):
-            store = None if cache is None else (cache, index, position_ids)
-            x = layer(x, rotary, mask, attend, store, logits_positions if index == last else None)
-        hidden: Tensor = self.model.norm(x)
-        if return_hidden:
-            return hidden
-        logits: Tensor = self.lm_head(hidden)
-        return logits
