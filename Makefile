@@ -48,6 +48,7 @@ clean: ## remove the environment and everything that was built
 	$(PYTHON) -m venv .venv || { echo "This Python has no venv module; on Debian: apt-get install python3-venv"; exit 1; }
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing DARE into .venv: one to three minutes, mostly $(TORCH)."
 	$(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[runner,platform,leaderboard]'
 	@touch $@

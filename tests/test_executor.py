@@ -15,7 +15,7 @@ from torch import Tensor
 from dare.algorithm import Algorithm, algorithm_class, algorithm_names, load_algorithm
 from dare.check import PROMPTS, contract, reward_gain
 from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, load_data
-from dare.executor import AlgorithmFaultError, Executor, check_views
+from dare.executor import AlgorithmFaultError, ContractError, Executor, Used, check_views
 from dare.forward_process import hide_everything
 from dare.gradients import NonFiniteLossError
 from dare.seeds import generator_for
@@ -102,6 +102,41 @@ def test_before_the_first_update_ratio_and_drift_are_exactly_those_of_one_policy
     report = run.step()
     assert report.metrics["log_ratio_abs"] == 0
     assert report.metrics["clip_fraction_low"] == report.metrics["clip_fraction_high"] == 0
+
+
+def test_a_model_that_scores_differently_while_training_is_refused_before_the_first_update() -> None:
+    run = executor("llada", algorithm_named("d1"))
+    scores = run.backbone.logprobs
+
+    def moody(model: torch.nn.Module, views: NoisyViews, temperature: float = 1.0) -> Tensor:
+        return scores(model, views, temperature) - 0.1 * model.training * views.score
+
+    run.backbone.logprobs = moody  # type: ignore[method-assign]
+    before = weights(run)
+    with pytest.raises(ContractError, match=r"differ by 0\.1 nats"):
+        run.step()
+    assert torch.equal(before, weights(run))
+
+
+def test_the_rollout_temperature_enters_scoring_by_one_switch_that_is_logged() -> None:
+    """A cooler rollout is scored at temperature 1 unless the switch is on; then views are scored at the rollout's."""
+    logged = []
+    for switch in (False, True):
+        run = executor("llada", algorithm_named("d1"), score_temperature=switch)
+        cool = run.sampling.model_copy(update={"temperature": 0.5})
+        run = replace(run, backbone=tiny("llada"), sampling=cool, used=Used())
+        seen: list[float] = []
+        scores = run.backbone.logprobs
+
+        def watching(
+            model: Any, views: Any, temperature: float = 1.0, seen: Any = seen, scores: Any = scores
+        ) -> Tensor:
+            seen.append(temperature)
+            return scores(model, views, temperature)  # type: ignore[no-any-return]
+
+        run.backbone.logprobs = watching  # type: ignore[method-assign]
+        logged.append((run.step().metrics["scoring_temperature"], set(seen)))
+    assert logged == [(1.0, {1.0}), (0.5, {0.5})]
 
 
 def test_views_of_all_inner_epochs_are_drawn_before_the_first_update_and_differ() -> None:

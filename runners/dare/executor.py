@@ -214,6 +214,7 @@ class Executor:
         metrics |= self._credit_metrics(rollout, credit)
         metrics |= {name: sum(r[name] for r in reports) / len(reports) for name in reports[0]}
         metrics |= {"forwards_per_completion": spent, "learning_rate": self._learning_rate()}
+        metrics["scoring_temperature"] = self.core.temperature
         return StepReport(metrics, self._expected_steps(spent), sample=sample)
 
     def _batch(self, step: int) -> tuple[Rollout, dict[str, float], Sample | None]:
