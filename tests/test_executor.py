@@ -12,7 +12,7 @@ import torch
 from tiny import FAMILIES, rollout_sampling, tiny
 from torch import Tensor
 
-from dare.algorithm import Algorithm, algorithm_class, algorithm_names, load_algorithm
+from dare.algorithm import GRPO, Algorithm, algorithm_class, algorithm_names, load_algorithm
 from dare.check import PROMPTS, contract, reward_gain
 from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, load_data
 from dare.executor import AlgorithmFaultError, ContractError, Executor, Used, check_views
@@ -162,7 +162,7 @@ def test_minibatches_never_split_a_group_and_cover_every_unit(minibatches: int) 
     units = 0
 
     @dataclass(frozen=True, kw_only=True)
-    class Watching(Algorithm):
+    class Watching(GRPO):
         def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
             credit = super().credit(rollout, generator)
             return replace(credit, advantage=rollout.group.float() + 1)
@@ -263,7 +263,7 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_moves() -> None:
 
 
 def test_an_exception_in_a_hook_names_the_hook() -> None:
-    class Broken(Algorithm):
+    class Broken(GRPO):
         def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
             raise KeyError("reward_model")
 

@@ -17,7 +17,7 @@ from tiny import rollout_sampling, tiny
 from torch import Tensor
 from toys import MASK, ToyBackbone, credit_of, rollout_of, t1, views_for
 
-from dare.algorithm import Algorithm, completion_credit
+from dare.algorithm import GRPO, Algorithm, completion_credit
 from dare.data import load_data
 from dare.executor import Executor, check_views
 from dare.forward_process import views_of
@@ -34,6 +34,8 @@ class SketchEBPO(Algorithm):
     """Composite block ratio: every block hides its own k tokens in every view; the log-ratio is a sum over tokens."""
 
     views: int = 2
+    clip_low: float = 0.2
+    clip_high: float = 0.2
     block: int = 4
 
     def forward_process(self, rollout: Rollout, credit: Credit, mask_id: int, generators: Any) -> NoisyViews:
@@ -63,7 +65,7 @@ class SketchEBPO(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SketchTree(Algorithm):
+class SketchTree(GRPO):
     """One unit per tree edge: advantage over the other siblings, the parent's state scored where the child differs."""
 
     record: ClassVar[frozenset[str]] = frozenset({"tree"})
@@ -155,7 +157,7 @@ def test_the_executor_rolls_out_a_tree() -> None:
 )
 def test_the_executor_gives_whole_distributions_to_an_auxiliary_loss() -> None:
     @dataclass(frozen=True, kw_only=True)
-    class WantsDistributions(Algorithm):
+    class WantsDistributions(GRPO):
         needs: ClassVar[frozenset[str]] = frozenset({"old", "full"})
 
     Executor(

@@ -33,10 +33,10 @@ from dare.spec import (
 ENTRY = """
 from dataclasses import dataclass
 import torch
-from dare.algorithm import Algorithm
+from dare.algorithm import GRPO
 
 @dataclass(frozen=True, kw_only=True)
-class Mine(Algorithm):
+class Mine(GRPO):
     def credit(self, rollout, generator):
         {body}
         return super().credit(rollout, generator)

@@ -18,11 +18,11 @@ HEAD = """\
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 import torch
-from dare.algorithm import Algorithm
+from dare.algorithm import GRPO, Algorithm
 from dare.algorithms.bgpo import BGPO
 from dare.algorithms.d1 import D1
 """
-CLASS = "@dataclass(frozen=True, kw_only=True)\nclass MyRule(Algorithm):\n"
+CLASS = "@dataclass(frozen=True, kw_only=True)\nclass MyRule(GRPO):\n"
 
 
 def problems(text: str | bytes) -> list[str]:
@@ -135,6 +135,13 @@ def test_message_3_a_value_outside_its_choices() -> None:
     assert [p.text for p in found] == ['settings line 5: `advantage` is "rlo"; allowed is "centred", "rloo" or "grpo".']
 
 
+def test_an_algorithm_without_a_loss_is_told_where_to_get_one() -> None:
+    text = "from dare.algorithm import Algorithm as Base\n\n\nclass A(Base):\n    def credit(self, rollout, generator): ...\n"
+    assert "`algorithm.py` line 4: `A` has no `loss`. Write one, or derive from GRPO." in problems(text)
+    assert "no_loss" not in codes(text + "    def loss(self, logp, old, ref, credit, views): ...\n")
+    assert "no_loss" not in codes(text.replace("Algorithm as", "GRPO as"))
+
+
 def test_message_4_two_algorithms_in_a_file() -> None:
     text = "from dare.algorithm import Algorithm\n\n\nclass A(Algorithm): ...\n\n\nclass B(A): ...\n"
     assert problems(text) == [
@@ -201,7 +208,7 @@ def test_all_problems_come_at_once_in_file_order() -> None:
     )
     found = read_source(text.encode(), "mine").problems
     assert [p.code for p in found] == [
-        "forbidden_import", "not_a_dataclass", "type", "no_default", "no_type", "signature", "forbidden_name",
+        "forbidden_import", "not_a_dataclass", "no_loss", "type", "no_default", "no_type", "signature", "forbidden_name",
     ]  # fmt: skip
     assert [p.line for p in found] == [1, 5, 6, 7, 8, 9, 10]
 
@@ -287,7 +294,7 @@ def test_allowed_imports_pass(line: str) -> None:
 def test_a_file_without_a_class_says_what_to_write() -> None:
     assert problems("x = 1\n") == [
         "`algorithm.py`: no class derives from Algorithm. "
-        "Write one: `from dare.algorithm import Algorithm`, then `class MyRule(Algorithm):`."
+        "Write one: `from dare.algorithm import GRPO`, then `class MyRule(GRPO):`."
     ]
 
 
@@ -414,20 +421,22 @@ def test_settings_never_raise(text: str) -> None:
     ],
 )
 def test_values_are_checked_against_their_field(name: str, value: object, ending: str | None) -> None:
-    parameter = next(p for p in catalog.algorithms()["bgpo"].hyperparameters if p.name == name)
+    parameters = [p for source in catalog.algorithms().values() for p in source.hyperparameters]
+    parameter = next(p for p in parameters if p.name == name)
     assert misfit(parameter, value) == ending
 
 
 def test_an_unknown_setting_gets_the_nearest_name() -> None:
     found = check_hyperparameters(catalog.algorithms()["bgpo"], {"mc_sample": 4, "zzz": 1}, {"mc_sample": 1, "zzz": 2})
     assert found[0].text == "settings line 1: unknown hyperparameter `mc_sample`. Did you mean `mc_samples`?"
-    assert found[1].text.startswith("settings line 2: unknown hyperparameter `zzz`. Known: `advantage`, `clip_high`")
+    assert found[1].text.startswith("settings line 2: unknown hyperparameter `zzz`. Known: `advantage`, `mc_samples`")
 
 
 def test_settled_values_have_the_type_of_their_field() -> None:
     parameters = catalog.algorithms()["bgpo"].hyperparameters
-    values = settled(parameters, {"clip_low": 1, "mc_samples": 8.0})
-    assert (values["clip_low"], type(values["clip_low"])) == (1.0, float)
+    clips = settled(catalog.algorithms()["d1"].hyperparameters, {"clip_low": 1})
+    assert (clips["clip_low"], type(clips["clip_low"])) == (1.0, float)
+    values = settled(parameters, {"mc_samples": 8.0})
     assert (values["mc_samples"], type(values["mc_samples"])) == (8, int)
     assert settled(parameters, {}) == settled(parameters, {"mc_samples": 16})
 

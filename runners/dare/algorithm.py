@@ -1,6 +1,7 @@
 """The algorithm hook. An algorithm is one frozen dataclass: fields are hyperparameters, methods differ from GRPO's.
 
-Write one file with one subclass of `Algorithm`, override what is different, and run `dare check FILE`. An algorithm
+Write one file with one subclass of `GRPO`, of a built-in method or of the bare `Algorithm`, override what is different,
+and run `dare check FILE`. An algorithm
 sees completions, rewards and log-probabilities; never a model, an optimiser, a rank or a family.
 """
 
@@ -31,13 +32,43 @@ from dare.types import Credit, LossTerms, NoisyViews, Rollout, RolloutSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """GRPO on the mean-field likelihood: token-level clipped ratio, group-normalised advantage, optional k3 penalty."""
+    """The hook, without hyperparameters. `GRPO` below fills it in; a method with another loss starts here."""
 
     trains_on: ClassVar[Literal["demonstrations", "preferences", "prompts"]] = "prompts"
     needs: ClassVar[frozenset[str]] = frozenset({"old"})
     """What `loss` reads besides `logp`: "old" (behaviour policy), "ref" (frozen reference), "full" (distributions)."""
     record: ClassVar[frozenset[str]] = frozenset()
     """What the sampler must record: "step_map", "x0", "confidence", "tree"."""
+    published_for: ClassVar[frozenset[str]] = frozenset({"masked"})
+    """Kinds of family that the method's authors ran it on: "masked", "block". On others it is our extension."""
+
+    def rollout(self) -> RolloutSpec | None:
+        """What to ask of the sampler; None for offline methods."""
+        return RolloutSpec(record=self.record) if self.trains_on == "prompts" else None  # type: ignore[arg-type]
+
+    def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
+        """Units of credit. Here: one per completion. `generator` is private to this rollout batch."""
+        return completion_credit(rollout, group_advantages(rollout.reward, rollout.group, "grpo"))
+
+    def forward_process(self, rollout: Rollout, credit: Credit, mask_id: int, generators: RowGenerators) -> NoisyViews:
+        """Which tokens are hidden and scored. `generators` holds one private generator per unit."""
+        return hide_everything(rollout, credit, mask_id)
+
+    def loss(
+        self, logp: Tensor, old: Tensor | None, ref: Tensor | None, credit: Credit, views: NoisyViews
+    ) -> LossTerms:
+        """The objective as a pure function of log-probabilities [n, S]; nothing else carries gradient."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss: write one, or derive from GRPO to keep its own")
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """`needs`, and what its hyperparameters add to them."""
+        return self.needs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(Algorithm):
+    """GRPO on the mean-field likelihood: token-level clipped ratio, group-normalised advantage, optional k3 penalty."""
 
     advantage: AdvantageKind = "grpo"
     """How a reward becomes an advantage within its group."""
@@ -48,30 +79,20 @@ class Algorithm:
     kl_coef: float = 0.0
     """Weight of the k3 penalty towards the frozen reference; 0 leaves the reference out."""
 
-    def rollout(self) -> RolloutSpec | None:
-        """What to ask of the sampler; None for offline methods."""
-        return RolloutSpec(record=self.record) if self.trains_on == "prompts" else None  # type: ignore[arg-type]
-
     def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
-        """Units of credit. Here: one per completion. `generator` is private to this rollout batch."""
-        advantage = group_advantages(rollout.reward, rollout.group, self.advantage)
-        return completion_credit(rollout, advantage)
-
-    def forward_process(self, rollout: Rollout, credit: Credit, mask_id: int, generators: RowGenerators) -> NoisyViews:
-        """Which tokens are hidden and scored. `generators` holds one private generator per unit."""
-        return hide_everything(rollout, credit, mask_id)
+        return completion_credit(rollout, group_advantages(rollout.reward, rollout.group, self.advantage))
 
     def loss(
         self, logp: Tensor, old: Tensor | None, ref: Tensor | None, credit: Credit, views: NoisyViews
     ) -> LossTerms:
-        """The objective as a pure function of log-probabilities [n, S]; nothing else carries gradient."""
         assert old is not None
         units = len(credit.advantage)
         scored = per_token(views.score.to(logp.dtype), views, units) > 0  # (U, S)
         log_ratio = per_token((logp - old) * views.coef, views, units)
         advantage = credit.advantage[:, None].expand_as(log_ratio)
         loss = clipped_surrogate(log_ratio, advantage, self.clip_low, self.clip_high) * scored
-        metrics = ratio_metrics(log_ratio[scored], advantage[scored], self.clip_low, self.clip_high)
+        below, above = clip_fraction(log_ratio.detach()[scored], advantage[scored], self.clip_low, self.clip_high)
+        metrics = {"clip_fraction_low": below, "clip_fraction_high": above} | drift(log_ratio[scored])
         if ref is not None and self.kl_coef:
             penalty = k3(per_token((logp - ref) * views.coef, views, units)) * scored
             metrics["kl"] = float(penalty.detach().sum() / scored.sum())
@@ -84,7 +105,6 @@ class Algorithm:
 
     @property
     def requires(self) -> frozenset[str]:
-        """`needs`, with the reference whenever its penalty is on."""
         return self.needs | ({"ref"} if self.kl_coef else frozenset())
 
 
@@ -100,11 +120,9 @@ def completion_credit(rollout: Rollout, advantage: Tensor) -> Credit:
     )
 
 
-def ratio_metrics(log_ratio: Tensor, advantage: Tensor, low: float, high: float) -> dict[str, float]:
-    """What every ratio method logs: clip fractions on both sides and the mean absolute log-ratio."""
-    below, above = clip_fraction(log_ratio.detach(), advantage, low, high)
-    drift = float(log_ratio.detach().abs().mean()) if log_ratio.numel() else 0.0
-    return {"clip_fraction_low": below, "clip_fraction_high": above, "log_ratio_abs": drift}
+def drift(log_ratio: Tensor) -> dict[str, float]:
+    """The mean absolute log-ratio to the behaviour policy, which every ratio method logs."""
+    return {"log_ratio_abs": float(log_ratio.detach().abs().mean()) if log_ratio.numel() else 0.0}
 
 
 class AlgorithmError(ValueError):
@@ -162,15 +180,16 @@ def configure(cls: type[Algorithm], spec: AlgorithmSpec) -> Algorithm:
     unknown = sorted(set(spec.hyperparameters) - known)
     if unknown:
         raise AlgorithmError(f"{spec.name} has no hyperparameter {unknown[0]!r}; known: {', '.join(sorted(known))}")
-    return cls(**spec.hyperparameters)  # type: ignore[arg-type]
+    return cls(**spec.hyperparameters)
 
 
 __all__ = [
+    "GRPO",
     "Algorithm",
     "AlgorithmError",
     "UnknownAlgorithmError",
     "algorithm_names",
     "completion_credit",
+    "drift",
     "load_algorithm",
-    "ratio_metrics",
 ]

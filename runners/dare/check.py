@@ -6,6 +6,7 @@ of acceptance, because a control that must not learn is an entry too.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -26,6 +27,8 @@ from dare.types import Credit, LossTerms, NoisyViews, Rollout, Trace
 TOLERANCE = 1e-4
 PROMPTS = ("S0321003004002100", "S3102200002100320", "C1 2 3=6", "C4 5 6=26")
 ANSWERS = ("4321123434122143", "3142243142131324", "1+2+3", "4*5+6")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,15 @@ def contract(algorithm: Algorithm, backbone: Backbone, seed: int = 0) -> Iterato
     except AlgorithmFaultError as error:
         yield Outcome("rolls_out", False, str(error), len(rules))
         return
+    told = False
     for name, rule in rules:
         try:
             problem = rule(case)
         except (AlgorithmFaultError, NonFiniteLossError) as error:
             problem = str(error)
+            if error.__cause__ is not None and not told:  # the others most likely have the same reason
+                log.error("%s", error, exc_info=error.__cause__)
+                told = True
         yield Outcome(name, problem is None, problem or "holds", len(rules))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import math
 import os
 import platform
@@ -42,6 +43,8 @@ from dare.tasks import MissingDataError, UnknownTaskError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 SAMPLE_EVERY = 5
+
+log = logging.getLogger(__name__)
 
 
 class JobError(ValueError):
@@ -136,6 +139,8 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
     try:
         return work()
     except (AlgorithmFaultError, AlgorithmError) as error:
+        if error.__cause__ is not None:  # for the log, which is where its author looks
+            log.error("%s", error, exc_info=error.__cause__)
         cause, message = theirs, f"The algorithm failed: {error}."
     except (NonFiniteLossError, DivergedError) as error:
         cause, message = "diverged", f"Training diverged: {error}."

@@ -12,7 +12,7 @@ import hashlib
 import io
 import tokenize
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,7 +29,9 @@ CLASS_CHOICES = {
     "trains_on": ("demonstrations", "preferences", "prompts"),
     "needs": ("full", "old", "ref"),
     "record": ("confidence", "step_map", "tree", "x0"),
+    "published_for": ("block", "masked"),
 }
+SETS = tuple(name for name in CLASS_CHOICES if name != "trains_on")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class AlgorithmSource:
     trains_on: TrainsOn
     needs: frozenset[str]
     record: frozenset[str]
+    published_for: frozenset[str]
+    """Kinds of family that the method's authors ran it on; on others it is our extension."""
     overridden: tuple[str, ...]
     text: str
     sha256: str
@@ -82,6 +86,9 @@ def _read(tree: ast.Module, text: str, name: str, file_name: str, built_in: bool
         return Reading(None, in_file_order(problems))
     described = _describe(found[0], tree, file_name)
     problems += described.problems
+    if not _has_loss(found[0], tree):
+        text = f"`{file_name}` line {found[0].lineno}: `{found[0].name}` has no `loss`. Write one, or derive from GRPO."
+        problems.append(Problem("no_loss", found[0].lineno, text))
     source = AlgorithmSource(
         name=name,
         class_name=found[0].name,
@@ -92,6 +99,7 @@ def _read(tree: ast.Module, text: str, name: str, file_name: str, built_in: bool
         trains_on=described.trains_on,
         needs=described.needs,
         record=described.record,
+        published_for=described.published_for,
         overridden=tuple(
             node.name for node in found[0].body if isinstance(node, ast.FunctionDef) and node.name in hooks()
         ),
@@ -166,13 +174,29 @@ def resolve_class(name: str, tree: ast.Module) -> tuple[ast.ClassDef, ast.Module
 
 def is_algorithm(cls: ast.ClassDef, tree: ast.Module, seen: frozenset[str] = frozenset()) -> bool:
     """Whether a class derives from Algorithm, through aliases, built-in algorithms or classes of its own file."""
+    seen |= {cls.name}
+    return any(_is_root(*found) or is_algorithm(*found, seen) for found in _parents(cls, tree, seen))
+
+
+def _has_loss(cls: ast.ClassDef, tree: ast.Module, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a class or one that it derives from says what the loss is; the bare Algorithm does not."""
+    if any(isinstance(node, ast.FunctionDef) and node.name == "loss" for node in cls.body):
+        return True
+    seen |= {cls.name}
+    return any(not _is_root(*found) and _has_loss(*found, seen) for found in _parents(cls, tree, seen))
+
+
+def _parents(cls: ast.ClassDef, tree: ast.Module, seen: frozenset[str]) -> Iterator[tuple[ast.ClassDef, ast.Module]]:
+    """The classes that a class derives from, as far as they are ours or of its own file; no name twice in a chain."""
     for base in _bases(cls, names_of(tree)):
-        if base == ALGORITHM:
-            return True
-        resolved = None if base in seen else resolve_class(base, tree)
-        if resolved is not None and is_algorithm(*resolved, seen | {base}):
-            return True
-    return False
+        found = resolve_class(base, tree)
+        if found is not None and found[0].name not in seen:
+            yield found
+
+
+def _is_root(cls: ast.ClassDef, tree: ast.Module) -> bool:
+    module, _, name = ALGORITHM.rpartition(".")
+    return cls.name == name and tree is module_tree(module)
 
 
 def _algorithm_classes(tree: ast.Module) -> list[ast.ClassDef]:
@@ -183,7 +207,7 @@ def _not_one_class(found: list[ast.ClassDef], file_name: str) -> Problem:
     if not found:
         text = (
             f"`{file_name}`: no class derives from Algorithm. "
-            "Write one: `from dare.algorithm import Algorithm`, then `class MyRule(Algorithm):`."
+            "Write one: `from dare.algorithm import GRPO`, then `class MyRule(GRPO):`."
         )
         return Problem("no_class", None, text)
     count = {2: "two", 3: "three", 4: "four"}.get(len(found), str(len(found)))
@@ -201,6 +225,7 @@ class _Description:
     trains_on: TrainsOn
     needs: frozenset[str]
     record: frozenset[str]
+    published_for: frozenset[str]
     base: str
     problems: tuple[Problem, ...]
 
@@ -208,7 +233,7 @@ class _Description:
 def _describe(cls: ast.ClassDef, tree: ast.Module, file_name: str, depth: int = 0) -> _Description:
     """Fields and class variables, bases first. Problems are those of this class, never those of a base."""
     fields: dict[str, Hyperparameter] = {}
-    kept: dict[str, object] = {"trains_on": "prompts", "needs": frozenset(), "record": frozenset()}
+    kept: dict[str, object] = {"trains_on": "prompts", **dict.fromkeys(SETS, frozenset())}
     bases = _bases(cls, names_of(tree))
     for base in reversed(bases if depth < 20 else []):
         resolved = resolve_class(base, tree)
@@ -217,7 +242,7 @@ def _describe(cls: ast.ClassDef, tree: ast.Module, file_name: str, depth: int = 
         above = _describe(*resolved, file_name, depth + 1)
         for name, inherited in above.fields.items():
             fields[name] = inherited
-        kept = {"trains_on": above.trains_on, "needs": above.needs, "record": above.record}
+        kept = {"trains_on": above.trains_on, **{name: getattr(above, name) for name in SETS}}
     problems: list[Problem] = []
     for position, node in enumerate(cls.body):
         value: ast.expr | None = None
@@ -260,6 +285,7 @@ def _describe(cls: ast.ClassDef, tree: ast.Module, file_name: str, depth: int = 
         trains_on=kept["trains_on"],  # type: ignore[arg-type]  # one of CLASS_CHOICES
         needs=kept["needs"],  # type: ignore[arg-type]
         record=kept["record"],  # type: ignore[arg-type]
+        published_for=kept["published_for"],  # type: ignore[arg-type]
         base=bases[0].rpartition(".")[2] if bases else "",
         problems=tuple(problems),
     )
@@ -278,7 +304,7 @@ def _docstring_after(body: list[ast.stmt], position: int) -> str:
 
 
 def _class_value(name: str, value: ast.expr | None, at: str, line: int) -> str | frozenset[str] | Problem:
-    """Value of `trains_on`, `needs` or `record`."""
+    """Value of one of CLASS_CHOICES."""
     choices = CLASS_CHOICES[name]
     read = literal_set(value) if name != "trains_on" else None
     if name == "trains_on" and isinstance(value, ast.Constant) and value.value in choices:

@@ -62,12 +62,13 @@ def module_tree(module: str) -> ast.Module | None:
 
 @cache
 def hooks() -> dict[str, tuple[str, ...]]:
-    """Methods of `Algorithm` that an entry may override, with the parameters they must take."""
+    """Methods of `Algorithm` and `GRPO` that an entry may override, with the parameters they must take."""
     tree = module_tree("dare.algorithm")
     assert tree is not None
-    base = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Algorithm")
+    bases = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in ("Algorithm", "GRPO")]
     return {
         node.name: tuple(argument.arg for argument in node.args.args[1:])
+        for base in bases
         for node in base.body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
     }

@@ -23,11 +23,11 @@ MY_RULE = '''"""MyRule: GRPO with a narrower clip."""
 
 from dataclasses import dataclass
 
-from dare.algorithm import Algorithm
+from dare.algorithm import GRPO
 
 
 @dataclass(frozen=True, kw_only=True)
-class MyRule(Algorithm):
+class MyRule(GRPO):
     """Half the clip range."""
 
     clip_low: float = 0.1
@@ -91,7 +91,8 @@ def take(session: Session) -> Claim | None:
 
 def steps(session: Session, claimed: Claim, count: int, of: int = 32) -> None:
     """Report `count` steps of one second each, with a rising reward, an alarm and a sample."""
-    events = [
+    events = [Event(at=0.0, kind="stage", stage="train")]
+    events += [
         Event(
             at=float(step), kind="step", stage="train", step=step, of=of, forwards=2.0 * step,
             device_seconds=float(step), metrics={"reward": 0.2 + 0.01 * step, "kl": 0.001 * step},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from dare.algorithm import Algorithm, ratio_metrics
+from dare.algorithm import Algorithm, completion_credit, drift
 from dare.forward_process import RowGenerators, hide_counts
-from dare.objectives import views_per_unit
+from dare.objectives import AdvantageKind, group_advantages, views_per_unit
 from dare.types import Credit, LossTerms, NoisyViews, Rollout
 
 
@@ -21,8 +22,15 @@ class BGPO(Algorithm):
     from below (1 + x <= e^x, Jensen) and are tight in value and gradient at the behaviour policy.
     """
 
+    published_for: ClassVar[frozenset[str]] = frozenset({"masked", "block"})
+
+    advantage: AdvantageKind = "grpo"
+    """How a reward becomes an advantage within its group."""
     mc_samples: int = 16
     """Views per completion, stratified over the number of hidden tokens."""
+
+    def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
+        return completion_credit(rollout, group_advantages(rollout.reward, rollout.group, self.advantage))
 
     def forward_process(self, rollout: Rollout, credit: Credit, mask_id: int, generators: RowGenerators) -> NoisyViews:
         return hide_counts(rollout, credit, self.mc_samples, mask_id, generators)
@@ -36,5 +44,4 @@ class BGPO(Algorithm):
         bound = torch.where(advantage >= 0, 1 + change, torch.exp(change))
         units = len(credit.advantage)
         total = torch.zeros(units, dtype=logp.dtype).index_add(0, views.unit, -advantage * bound)
-        metrics = ratio_metrics(change, advantage, self.clip_low, self.clip_high)
-        return LossTerms(total / views_per_unit(views, units, logp.dtype), torch.ones_like(total), metrics)
+        return LossTerms(total / views_per_unit(views, units, logp.dtype), torch.ones_like(total), drift(change))

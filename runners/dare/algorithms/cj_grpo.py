@@ -8,20 +8,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dare.algorithm import Algorithm
+from dare.algorithm import GRPO
 from dare.forward_process import RowGenerators, replay_steps, step_map_of, steps_of
 from dare.objectives import group_advantages
 from dare.types import Credit, NoisyViews, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class CJGRPO(Algorithm):
+class CJGRPO(GRPO):
     """Token mean within a step, mean over the steps of a completion, mean over completions.
 
     A unit is a (completion, step) in which at least one completion token was decided. Approximate caches and token
     edits would make the replayed states differ from those that were sampled; the sampler records no step map then.
     """
 
+    published_for: ClassVar[frozenset[str]] = frozenset({"masked", "block"})
     record: ClassVar[frozenset[str]] = frozenset({"step_map"})
 
     def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dare.algorithm import Algorithm
+from dare.algorithm import GRPO
 from dare.forward_process import RowGenerators, hide_everything, hide_prompt_too
 from dare.objectives import AdvantageKind
 from dare.types import Credit, NoisyViews, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class D1(Algorithm):
+class D1(GRPO):
     """The mean-field likelihood under random prompt corruption: one gradient-carrying forward per completion."""
 
     advantage: AdvantageKind = "centred"

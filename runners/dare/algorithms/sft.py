@@ -22,6 +22,7 @@ class SFT(Algorithm):
     weight in the loss. For block families the same draw gives the block ELBO, in the doubled view.
     """
 
+    published_for: ClassVar[frozenset[str]] = frozenset({"masked", "block"})
     trains_on: ClassVar = "demonstrations"
     needs: ClassVar[frozenset[str]] = frozenset()
 
