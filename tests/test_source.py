@@ -136,7 +136,8 @@ def test_message_3_a_value_outside_its_choices() -> None:
 
 
 def test_an_algorithm_without_a_loss_is_told_where_to_get_one() -> None:
-    text = "from dare.algorithm import Algorithm as Base\n\n\nclass A(Base):\n    def credit(self, rollout, generator): ...\n"
+    text = "from dare.algorithm import Algorithm as Base\n\n\nclass A(Base):\n"
+    text += "    def credit(self, rollout, generator): ...\n"
     assert "`algorithm.py` line 4: `A` has no `loss`. Write one, or derive from GRPO." in problems(text)
     assert "no_loss" not in codes(text + "    def loss(self, logp, old, ref, credit, views): ...\n")
     assert "no_loss" not in codes(text.replace("Algorithm as", "GRPO as"))
@@ -208,9 +209,10 @@ def test_all_problems_come_at_once_in_file_order() -> None:
     )
     found = read_source(text.encode(), "mine").problems
     assert [p.code for p in found] == [
-        "forbidden_import", "not_a_dataclass", "no_loss", "type", "no_default", "no_type", "signature", "forbidden_name",
+        "forbidden_import", "not_a_dataclass", "no_loss", "type", "no_default", "no_type", "signature",
+        "forbidden_name",
     ]  # fmt: skip
-    assert [p.line for p in found] == [1, 5, 6, 7, 8, 9, 10]
+    assert [p.line for p in found] == [1, 5, 5, 6, 7, 8, 9, 10]
 
 
 def test_ten_problems_are_shown_and_the_rest_counted() -> None:
