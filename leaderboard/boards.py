@@ -7,7 +7,7 @@ import streamlit as st
 from dare_platform import rankings
 from dare_platform.board import Board
 from dare_platform.tracks import Track
-from leaderboard import charts, reading
+from leaderboard import charts, reading, texts
 from leaderboard.charts import Chart
 from leaderboard.theme import Scheme
 
@@ -22,3 +22,10 @@ def current(track: Track, backbone: str) -> Board:
 def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
     """What training moved on one task, drawn once for each content of a board."""
     return charts.before_after(board, task, scheme)
+
+
+def before_after_caption(board: Board, task: str) -> str:
+    """How that chart is read."""
+    states = {row.cells[task].state == "measured" for row in charts.before_after_rows(board, task)}
+    has_control = any(row.kind == "control" for row in board.rows)
+    return texts.before_after(has_control, with_filled=True in states, with_hollow=False in states)

@@ -18,7 +18,7 @@ from dare_platform.board import Board, Estimate, Row
 from dare_platform.statistics import MINUS
 from dare_platform.views import CurvesView, Series
 from leaderboard import quantities
-from leaderboard.theme import ACCENT, AXIS, HAIRLINE, SECONDARY, SLOTS, TEXT, Scheme
+from leaderboard.theme import ACCENT, AXIS, BACKGROUND, HAIRLINE, SECONDARY, SLOTS, TEXT, Scheme
 
 FONT = '"Source Sans", "Source Sans Pro", sans-serif'
 MOST_POINTS = 400
@@ -133,7 +133,7 @@ def metric_curve(series: Series, title: str, scheme: Scheme, until: int | None =
         axis=alt.Axis(tickCount=5, grid=False, format="d"),
         scale=alt.Scale(domain=[0, reach], nice=False),
     )
-    y = alt.Y("value:Q", title=None, axis=alt.Axis(tickCount=4), scale=alt.Scale(zero=False))
+    y = alt.Y("value:Q", title=None, **_value_axis([value for _, value in finite], ticks=4))
     layers = [
         alt.Chart(alt.Data(values=values))
         .mark_line(color=ACCENT.of(scheme), strokeWidth=2, invalid="break-paths-show-domains")
@@ -156,6 +156,15 @@ def metric_curve(series: Series, title: str, scheme: Scheme, until: int | None =
     if gaps:
         takeaway += f" Not a finite number at {quantities.plural(len(gaps), 'step')}, marked at the axis."
     return Chart(_styled(alt.layer(*layers).properties(height=height, title=_above(title, scheme)), scheme), takeaway)
+
+
+def _value_axis(values: Sequence[float], ticks: int) -> dict[str, Any]:
+    """Axis and scale of a metric; one that never changes is a level line with its one value beside it."""
+    if values and min(values) == max(values):
+        value = values[0]
+        axis = alt.Axis(values=[value], labelExpr=f"'{_short(value)}'")
+        return {"axis": axis, "scale": alt.Scale(domain=[value - 1, value + 1], nice=False)}
+    return {"axis": alt.Axis(tickCount=ticks), "scale": alt.Scale(zero=False)}
 
 
 def _above(title: str, scheme: Scheme) -> Any:
@@ -192,11 +201,17 @@ def seed_curves(view: CurvesView, title: str, scheme: Scheme, height: int = 320)
     colour = alt.Color(
         "entry:N", scale=alt.Scale(domain=names, range=colours), legend=alt.Legend() if len(names) > 1 else None
     )
-    x = alt.X("step:Q", title="optimiser step", axis=alt.Axis(tickCount=6, grid=False, format="d"))
+    reach = max([1, *(point.step for curve in view.curves for point in curve.points)])
+    x = alt.X(
+        "step:Q",
+        title="optimiser step",
+        axis=alt.Axis(tickCount=6, grid=False, format="d"),
+        scale=alt.Scale(domain=[0, reach], nice=False),
+    )
     y = alt.Y("value:Q", title=None, axis=alt.Axis(tickCount=5), scale=alt.Scale(zero=False))
     thin = (
         alt.Chart(alt.Data(values=seeds))
-        .mark_line(strokeWidth=1, opacity=0.5, invalid="break-paths-show-domains")
+        .mark_line(strokeWidth=1, opacity=0.5 if mean_rows else 1, invalid="break-paths-show-domains")
         .encode(x=x, y=y, color=colour, detail="run:N")
     )
     thick = alt.Chart(alt.Data(values=mean_rows)).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour)
@@ -211,22 +226,24 @@ def seed_curves(view: CurvesView, title: str, scheme: Scheme, height: int = 320)
     )
 
 
-def _before_after_rows(board: Board, task: str) -> list[Row]:
+def before_after_rows(board: Board, task: str) -> list[Row]:
+    """Rows with something to compare, preliminary ones among them."""
     return [
         row
         for row in board.rows
         if row.kind != "reference"
         and (cell := row.cells.get(task)) is not None
-        and cell.state == "measured"
         and (cell.greedy is not None or cell.sampled is not None)
     ]
 
 
-def _change(name: str, measure: str, before: Estimate, after: Estimate) -> dict[str, object]:
-    half = after.half_width if after.half_width is not None and after.seeds >= 3 else 0.0
+def _change(name: str, measure: str, before: Estimate, after: Estimate, is_final: bool) -> dict[str, object]:
+    has_interval = is_final and after.half_width is not None and after.seeds >= 3
+    half = after.half_width if has_interval and after.half_width is not None else 0.0
     return {
         "entry": name,
         "measure": measure,
+        "final": is_final,
         "before": 100 * before.value,
         "after": 100 * after.value,
         "low": 100 * (after.value - half),
@@ -239,13 +256,14 @@ GREEDY, SAMPLED = "solved, greedy", "mean reward, sampled"
 
 @unchecked
 def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
-    """What training moved on one task: from the untouched backbone (ring) to each entry (dot with its interval).
+    """What training moved on one task: from the untouched backbone (dashed) to each entry (point with its interval).
 
-    Greedy and sampled results and the control share one axis. None while there is nothing to compare.
+    An entry with fewer seeds than required is a hollow point without an interval. Greedy and sampled results and the
+    control share one axis. None while there is nothing to compare.
     """
     reference = next((row for row in board.rows if row.kind == "reference"), None)
     untouched = reference.cells.get(task) if reference else None
-    rows = _before_after_rows(board, task)
+    rows = before_after_rows(board, task)
     if untouched is None or not rows:
         return None
     values = []
@@ -253,12 +271,14 @@ def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
     for row in rows:
         name = row.name if row.kind == "method" else f"{row.name} ({row.kind})"
         cell = row.cells[task]
+        is_final = cell.state == "measured"
         if untouched.greedy is not None and cell.greedy is not None:
-            values.append(_change(name, GREEDY, untouched.greedy, cell.greedy))
+            values.append(_change(name, GREEDY, untouched.greedy, cell.greedy, is_final))
         if untouched.sampled is not None and cell.sampled is not None:
-            values.append(_change(name, SAMPLED, untouched.sampled, cell.sampled))
+            values.append(_change(name, SAMPLED, untouched.sampled, cell.sampled, is_final))
             before, after = quantities.score(untouched.sampled).value, quantities.score(cell.sampled).value
-            sentences.append(f"{name}: sampled {before} to {after}")
+            few = "" if is_final else f" ({quantities.plural(cell.sampled.seeds, 'seed')}, preliminary)"
+            sentences.append(f"{name}: sampled {before} to {after}{few}")
     if not values:
         return None
     order = list(dict.fromkeys(value["entry"] for value in values))
@@ -267,17 +287,22 @@ def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
     shapes = {SAMPLED: "circle", GREEDY: "square"}
     colour = alt.Color("measure:N", scale=alt.Scale(domain=measures, range=[slots[m] for m in measures]))
     shape = alt.Shape("measure:N", scale=alt.Scale(domain=measures, range=[shapes[m] for m in measures]))
-    y = alt.Y("entry:N", sort=order, title=None, axis=alt.Axis(labelFontSize=13, labelLimit=180, ticks=False))
+    y = alt.Y(
+        "entry:N", sort=order, title=None, axis=alt.Axis(labelFontSize=13, labelLimit=180, labelPadding=12, ticks=False)
+    )
     offset = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.6))
     base = alt.Chart(alt.Data(values=values)).encode(y=y, yOffset=offset, color=colour)
-    untrained = [{"measure": value["measure"], "before": value["before"]} for value in values[: len(measures)]]
+    untrained = [
+        {"measure": measure, "before": before}
+        for measure, before in {value["measure"]: value["before"] for value in values}.items()
+    ]
+    fill = alt.condition("datum.final", colour, alt.value(BACKGROUND.of(scheme)))
     x = alt.X("after:Q", title="per cent", axis=alt.Axis(tickCount=6, grid=True), scale=alt.Scale(zero=True, nice=True))
     chart = alt.layer(
         alt.Chart(alt.Data(values=untrained)).mark_rule(strokeDash=[4, 4]).encode(x="before:Q", color=colour),
         base.mark_rule(strokeWidth=1, opacity=0.8).encode(x="before:Q", x2="after:Q"),
         base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
-        base.mark_point(size=44, filled=False, strokeWidth=1.5).encode(x="before:Q", shape=shape),
-        base.mark_point(size=70, filled=True, opacity=1).encode(x=x, shape=shape),
+        base.mark_point(size=70, opacity=1, strokeWidth=2).encode(x=x, shape=shape, fill=fill),
     ).properties(height=max(110, 52 * len(order) + 20))
     return Chart(_styled(chart, scheme), f"Untouched backbone to trained, {task}. " + "; ".join(sentences) + ".")
 

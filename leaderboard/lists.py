@@ -168,13 +168,14 @@ def pairs(found: Sequence[tuple[str, str]], caption: str) -> str:
     return plain_table(("Name", "Value"), [(Text(name), Text(value, code=True)) for name, value in found], caption)
 
 
-def history(events: Sequence[EventView], zone: tzinfo) -> str:
-    """What happened, in the order given."""
-    rows = [
-        (Text(quantities.moment(event.at, zone)), Text(event.sentence), Text(event.actor, mark="second"))
-        for event in events
-    ]
-    return plain_table(("When", "What", "By"), rows, "History")
+def history(events: Sequence[EventView], zone: tzinfo, of_one_run: bool = False) -> str:
+    """What happened to which run, in the order given."""
+    rows = []
+    for event in events:
+        when, what = Text(quantities.moment(event.at, zone)), Text(event.sentence)
+        by, run = Text(event.actor, mark="second"), Text(event.run, href=links.run_link(event.run_id))
+        rows.append((when, what, by) if of_one_run else (when, run, what, by))
+    return plain_table(("When", "What", "By") if of_one_run else ("When", "Run", "What", "By"), rows, "History")
 
 
 def artifacts(found: Sequence[ArtifactView]) -> str:
@@ -205,13 +206,14 @@ def entries(found: Sequence[EntrySummary], zone: tzinfo) -> str:
     return plain_table(("Entry", "Status", "State", "Submitted"), rows, "Other entries of this algorithm")
 
 
-def entry_line(entry: EntrySummary) -> str:
+def entry_line(view: EntryView) -> str:
     """Where an entry comes from, its id and its track."""
+    entry = view.summary
     slug = entry.track.split(" ")[0]
     parts = [
         "built in" if entry.built_in else "submitted",
         entry.kind if entry.kind != "method" else "",
-        f"algorithm <bdi>{escape(entry.algorithm)}</bdi>",
+        f"class <bdi>{escape(view.class_name)}</bdi>" if view.class_name else "",
         f"entry <code>{escape(entry.id)}</code>",
         f"code <code>{escape(quantities.short_hash(entry.code_sha256))}</code>" if entry.code_sha256 else "",
         f'track <a href="{escape(links.rules_link(slug))}">{escape(entry.track)}</a>',

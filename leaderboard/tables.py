@@ -34,28 +34,30 @@ class Axis(NamedTuple):
 
 
 def _sort_key(row: Row, sort: str) -> tuple[int, float | str]:
-    """Class (0 value, 1 failed, 2 missing) and value of a row in a column."""
+    """Class (0 value, 1 preliminary value, 2 failed, 3 missing) and value of a row in a column."""
     if sort == "entry":
         return 0, row.name.casefold()
     if sort == "cost":
-        return (2, 0.0) if row.cost is None else (0, row.cost.train_device_seconds)
+        return (3, 0.0) if row.cost is None else (0, row.cost.train_device_seconds)
     if sort == "gain":
-        return (2, 0.0) if row.gain is None else (0, row.gain.value)
+        if row.gain is not None:
+            return 0, row.gain.value
+        return (3, 0.0) if row.preliminary_gain is None else (1, row.preliminary_gain.value)
     cell = row.cells.get(sort)
     if cell is None:
-        return 2, 0.0
-    if cell.state == "measured" and cell.greedy is not None:
-        return 0, cell.greedy.value
-    return (1, 0.0) if cell.state == "failed" else (2, 0.0)
+        return 3, 0.0
+    if cell.greedy is not None:
+        return (1 if cell.is_preliminary else 0), cell.greedy.value
+    return (2, 0.0) if cell.state == "failed" else (3, 0.0)
 
 
 def _sorted_rows(rows: Sequence[Row], view: BoardView) -> list[Row]:
-    """Rows by value, then failed, then missing, in either direction; the board's own order breaks ties."""
+    """By value, then preliminary ones, failed and missing, in either direction; the board's own order breaks ties."""
     descending = view.direction == "desc"
     ordered: list[Row] = []
-    for wanted in (0, 1, 2):
+    for wanted in (0, 1, 2, 3):
         group = [row for row in rows if _sort_key(row, view.sort)[0] == wanted]
-        if wanted == 0:
+        if wanted in (0, 1):
             group.sort(key=lambda row: _sort_key(row, view.sort)[1], reverse=descending)
         ordered.extend(group)
     return ordered
@@ -96,12 +98,17 @@ def incomplete_rows(board: Board) -> int:
 
 
 def whisker_axis(rows: Iterable[Row]) -> Axis:
-    """From the smallest lower end to the largest upper end of all gains, rounded out, always with zero inside."""
+    """From the smallest lower end to the largest upper end of all gains, rounded out, always with zero inside.
+
+    Preliminary gains have no ends; their points must have a place too.
+    """
     ends = [0.0]
     for row in rows:
         if row.gain is not None:
             half = row.gain.half_width if row.gain.half_width is not None and row.gain.seeds >= 3 else 0.0
             ends += [100 * (row.gain.value - half), 100 * (row.gain.value + half)]
+        elif row.preliminary_gain is not None:
+            ends.append(100 * row.preliminary_gain.value)
     span = max(ends) - min(ends)
     unit = 1.0 if span < 10 else 5.0 if span < 60 else 10.0
     low, high = unit * math.floor(min(ends) / unit), unit * math.ceil(max(ends) / unit)
@@ -126,31 +133,48 @@ def _number(written: quantities.Written, spread: bool = True) -> str:
     return f'<span class="value{whole}">{escape(written.value)}</span>{beside}'
 
 
-def cell_title(cell: Cell, column: Column) -> str:
+def cell_title(cell: Cell, column: Column, zero_before: bool = False) -> str:
     """The whole content of a cell in words."""
-    if cell.state != "measured" or cell.greedy is None:
+    if cell.greedy is None:
         return cell.detail or _STATE_TITLES[cell.state]
-    seeds = quantities.plural(cell.greedy.seeds, "seed")
     parts = [quantities.score(cell.greedy).value]
-    if spread := quantities.interval(cell.greedy):
-        parts.append(f"95 % interval {spread}")
-    parts.append(seeds)
+    if cell.is_preliminary:
+        parts.append(seeds_of(cell))
+    else:
+        if spread := quantities.interval(cell.greedy):
+            parts.append(f"95 % interval {spread}")
+        parts.append(quantities.plural(cell.greedy.seeds, "seed"))
     if cell.items:
         parts.append(f"{quantities.count(cell.items)} items")
     sentence = ", ".join(parts) + "."
     if cell.gain is not None:
-        sentence += f" {quantities.gain(cell.gain)} points against the untouched backbone."
+        sentence += f" {_told(quantities.gain(cell.gain), cell)} points against the untouched backbone."
     if cell.sampled is not None:
-        sentence += f" Mean reward of sampled completions {quantities.score(cell.sampled)}."
+        sentence += f" Mean reward of sampled completions {_told(quantities.score(cell.sampled), cell)}."
     if cell.exactly_zero:
-        sentence += " All outcomes are wrong. Often a format or extraction fault; see the runs."
+        sentence += " All outcomes are wrong"
+        sentence += (
+            ", as those of the untouched backbone."
+            if zero_before
+            else ". Often a format or extraction fault; see the runs."
+        )
     elif cell.at_or_below_chance:
         sentence += f" Not above the chance floor of {quantities.share(column.chance_floor)}."
+    if cell.is_preliminary:
+        sentence += " Preliminary: in no mean, no test and no rank."
+        if cell.detail and cell.state != "preliminary":
+            sentence += f" {cell.detail}"
     return sentence
+
+
+def _told(written: quantities.Written, cell: Cell) -> str:
+    """A preliminary number is told without its spread."""
+    return written.value if cell.is_preliminary else str(written)
 
 
 _STATE_TITLES = {
     "measured": "Measured, without a greedy score.",
+    "preliminary": "Measured in part, without a greedy score.",
     "not_run": "Required by the track, not run yet.",
     "not_asked": "Not part of this track for this backbone.",
     "queued": "Waiting for a worker.",
@@ -160,38 +184,71 @@ _STATE_TITLES = {
 }
 
 
-def cell_content(cell: Cell) -> str:
-    """What stands in a cell: a value with its spread and its second line, or its state in words."""
-    if cell.state == "running":
-        return f'<span aria-hidden="true">◔</span> {cell.seeds_done} of {cell.seeds_required} seeds'
-    if cell.state == "failed":
-        return '<span class="attention"><span aria-hidden="true">✕</span> failed</span>'
-    if cell.state != "measured":
-        words = {"not_run": "not run", "not_asked": "—", "queued": "queued", "retrying": "retrying"}
-        return f'<span class="second">{words[cell.state]}</span>'
+def seeds_of(cell: Cell) -> str:
+    """`1 of 3 seeds`."""
+    return f"{cell.seeds_done} of {quantities.plural(cell.seeds_required, 'seed')}"
+
+
+def cell_content(cell: Cell, zero_before: bool = False) -> str:
+    """What stands in a cell: a value with its spread and what is said below it, or its state in words.
+
+    Args:
+        cell: a result in any state.
+        zero_before: the untouched backbone is at exactly 0 too.
+    """
     if cell.greedy is None:
-        return '<span class="second">not scored</span>'
-    lines = [_number(quantities.score(cell.greedy))]
+        return _state_line(cell)
+    spread = "" if cell.is_preliminary else quantities.score(cell.greedy).spread
+    lines = [_number(quantities.Written(quantities.score(cell.greedy).value, spread))]
     if cell.exactly_zero:
-        lines.append('<span class="under attention">exactly 0<span class="spread"></span></span>')
+        lines.append(_under("exactly 0", "second" if zero_before else "attention"))
     elif cell.at_or_below_chance:
-        lines.append('<span class="under attention">≤ chance<span class="spread"></span></span>')
+        lines.append(_under("≤ chance", "attention"))
     if cell.sampled is not None:
         sampled = quantities.score(cell.sampled)
-        lines.append(f'<span class="under second">sampled {_number(sampled)}</span>')
+        shown = sampled._replace(spread="") if cell.is_preliminary else sampled
+        lines.append(f'<span class="under second">sampled {_number(shown)}</span>')
+    if cell.is_preliminary:
+        lines.append(_under(_state_line(cell), "second"))
     return "".join(lines)
 
 
-def _cell(row: Row, column: Column, sorted_by: bool) -> str:
+def _under(html: str, tone: str) -> str:
+    """A line below a value, aligned with it."""
+    return f'<span class="under {tone}">{html}<span class="spread"></span></span>'
+
+
+def _state_line(cell: Cell) -> str:
+    """The state in words, with the seeds that there are where some have a value."""
+    behind = f", {seeds_of(cell)}" if cell.greedy is not None else ""
+    if cell.state == "running":
+        return f'<span aria-hidden="true">◔</span> {seeds_of(cell)}'
+    if cell.state == "failed":
+        return f'<span class="attention"><span aria-hidden="true">✕</span> failed{behind}</span>'
+    if cell.state == "preliminary":
+        return seeds_of(cell)
+    words = {"not_run": "not run", "not_asked": "—", "queued": "queued", "retrying": "retrying"}
+    return f'<span class="second">{words.get(cell.state, "not scored")}{behind}</span>'
+
+
+def _cell(row: Row, column: Column, sorted_by: bool, zero_before: bool) -> str:
     cell = row.cells.get(column.task, links.ABSENT)
     classes = ["column", "number"]
     if sorted_by:
         classes.append("sorted")
-    if cell.significant and cell.gain is not None and row.kind != "reference":
+    if cell.significant and not cell.is_preliminary and cell.gain is not None and row.kind != "reference":
         band = band_of(100 * cell.gain.value)
         if band:
             classes.append(band)
-    return f'<td class="{" ".join(classes)}" title="{escape(cell_title(cell, column))}">{cell_content(cell)}</td>'
+    title = escape(cell_title(cell, column, zero_before))
+    return f'<td class="{" ".join(classes)}" title="{title}">{cell_content(cell, zero_before)}</td>'
+
+
+def _zero_before(board: Board) -> frozenset[str]:
+    """Tasks on which the untouched backbone is at exactly 0: there a zero is to be expected."""
+    return frozenset(
+        task for row in board.rows if row.kind == "reference" for task, cell in row.cells.items() if cell.exactly_zero
+    )
 
 
 def chips(row: Row) -> str:
@@ -200,11 +257,9 @@ def chips(row: Row) -> str:
     if row.kind in ("baseline", "control"):
         marks.append(row.kind)
     if is_unranked(row):
-        marks.append("unranked")
+        marks.append("preliminary" if row.preliminary_gain is not None else "unranked")
     if row.extension:
         marks.append("our extension")
-    if any(cell.exactly_zero for cell in row.cells.values()):
-        marks.append("exactly 0")
     if row.tries > 1:
         marks.append(f"{row.tries} tries")
     shown = marks[:2] + ([f"+{len(marks) - 2}"] if len(marks) > 2 else [])
@@ -214,20 +269,37 @@ def chips(row: Row) -> str:
     return "".join(f'<a class="chip" href="{href}">{escape(mark)}</a>' for mark in shown)
 
 
+def why_unranked(row: Row, board: Board) -> str:
+    """The ranked tasks that failed, in words; plain text, empty when none did."""
+    failed = [
+        column.title
+        for column in board.columns
+        if column.role == "ranked" and row.cells.get(column.task, links.ABSENT).state == "failed"
+    ]
+    if not failed:
+        return ""
+    return f"{'not ranked' if row.kind == 'method' else 'incomplete'}: {' and '.join(failed)} failed"
+
+
 def _entry_head(row: Row, board: Board) -> str:
     if row.kind == "reference":
-        name = f"<bdi>{escape(board.backbone)}</bdi>, untouched"
+        name = f"<span><bdi>{escape(board.backbone)}</bdi>, untouched</span>"
     elif row.entry_id:
         name = f'<a href="{escape(links.entry_link(row.entry_id))}"><bdi>{escape(row.name)}</bdi></a>'
     else:
         name = f"<bdi>{escape(row.name)}</bdi>"
     below = []
-    if row.kind != "reference":
-        below.append("built in" if row.built_in else f"submitted, class <bdi>{escape(row.algorithm)}</bdi>")
-    if row.seeds:
-        below.append(quantities.plural(row.seeds, "seed"))
-    second = f'<span class="under second">{" · ".join(below)}</span>' if below else ""
-    return f'<th scope="row">{name}{chips(row)}{second}</th>'
+    if row.kind != "reference" and row.built_in:
+        below.append("built in")
+    elif row.kind != "reference":
+        below.append(f"submitted, class <bdi>{escape(row.class_name)}</bdi>" if row.class_name else "submitted")
+    below.append(quantities.plural(row.seeds, "seed") if row.seeds else "no seed finished")
+    if why := why_unranked(row, board):
+        below.append(f'<span class="attention">{escape(why)}</span>')
+    return (
+        f'<th scope="row"><span class="named">{name}{chips(row)}</span>'
+        f'<span class="under second">{" · ".join(below)}</span></th>'
+    )
 
 
 def _gain_cell(row: Row, axis: Axis, sorted_by: bool) -> str:
@@ -239,7 +311,7 @@ def _gain_cell(row: Row, axis: Axis, sorted_by: bool) -> str:
             f'<span class="figures">{_number(quantities.Written("0", ""))}</span></span></td>'
         )
     if row.gain is None:
-        return f'<td class="{classes}"><span class="second">not ranked</span></td>'
+        return _preliminary_gain(row, axis, classes)
     reward = ""
     if row.reward_gain is not None:
         reward = f'<span class="under second">sampled {_number(quantities.gain(row.reward_gain))}</span>'
@@ -249,6 +321,29 @@ def _gain_cell(row: Row, axis: Axis, sorted_by: bool) -> str:
     return (
         f'<td class="{classes}" title="{escape(title)}"><span class="pair">{_whisker(row.gain, axis)}'
         f'<span class="figures">{_number(quantities.gain(row.gain))}{reward}</span></span></td>'
+    )
+
+
+def _preliminary_gain(row: Row, axis: Axis, classes: str) -> str:
+    """Not ranked; what there is stands below in secondary text, without an interval."""
+    gain, reward = row.preliminary_gain, row.preliminary_reward_gain
+    word = "not ranked" if row.kind == "method" else "incomplete" if gain is None else "preliminary"
+    if gain is None:
+        zero = f'<span class="zero" style="left:{axis.place(0):.1f}%"></span>'
+        return (
+            f'<td class="{classes}"><span class="pair"><span class="axis" aria-hidden="true">{zero}</span>'
+            f'<span class="figures second">{word}</span></span></td>'
+        )
+    seeds = quantities.plural(gain.seeds, "seed")
+    figures = (
+        f'<span class="second">{word}</span><span class="under second">{quantities.gain(gain).value}, {seeds}</span>'
+    )
+    if reward is not None:
+        figures += f'<span class="under second">sampled {quantities.gain(reward).value}</span>'
+    title = f"{quantities.gain(gain).value} points over the untouched backbone in {seeds}: too few for a rank."
+    return (
+        f'<td class="{classes}" title="{escape(title)}"><span class="pair">{_whisker(gain, axis, hollow=True)}'
+        f'<span class="figures">{figures}</span></span></td>'
     )
 
 
@@ -280,10 +375,10 @@ def _column_second_line(column: Column) -> str:
     if column.items:
         parts.append(f"n={quantities.count(column.items)}")
     parts.append(f"chance {quantities.share(column.chance_floor)}")
-    line = escape(" · ".join(parts))
+    lines = [escape(" · ".join(parts))]
     if column.role != "ranked":
-        line += f"<br>{'shown' if column.role == 'shown' else 'transfer'}, not in the mean"
-    return line
+        lines.append("shown, not in the mean" if column.role == "shown" else "transfer, not in the mean")
+    return "<br>".join(lines)
 
 
 def _cost_is_long(board: Board) -> bool:
@@ -300,7 +395,21 @@ def board_legend(board: Board, axis: Axis) -> str:
         "from the untouched model beyond noise; blue better, orange worse, darker from 5 and 12 points. Ranks that "
         f"share a number cannot be told apart. The axis of mean gains runs from {gains} points."
         + (" Transfer tasks without data are left out." if len(links.shown_columns(board)) < len(board.columns) else "")
+        + (f" {texts.HOLLOW}" if any(row.preliminary_gain is not None for row in board.rows) else "")
+        + (f" {texts.ZERO_BEFORE}" if _zero_before(board) else "")
     )
+
+
+def _has_spreads(board: Board) -> bool:
+    """Whether any value has a spread beside it; without one no place is kept for it."""
+    return any(cell.greedy is not None and not cell.is_preliminary for row in board.rows for cell in row.cells.values())
+
+
+def _control_line(board: Board) -> str:
+    """What the control is, where there is one."""
+    if all(row.kind != "control" for row in board.rows):
+        return ""
+    return f'<p class="legend">{escape(texts.CONTROL)}</p>'
 
 
 def board_table(board: Board, view: BoardView, choices: BoardChoices, sortable: bool = True) -> str:
@@ -308,6 +417,7 @@ def board_table(board: Board, view: BoardView, choices: BoardChoices, sortable: 
     shown = arranged(board, view)
     axis = whisker_axis(board.rows)
     columns = links.shown_columns(board)
+    zeros = _zero_before(board)
     long = _cost_is_long(board)
     unit = quantities.cost_unit(board.device, long)
     # Sorted by name, a narrow table would be left without a number: it then keeps the mean gain.
@@ -331,17 +441,17 @@ def board_table(board: Board, view: BoardView, choices: BoardChoices, sortable: 
             f'<tr class="{"panel" if beside else "method"}"><td class="rank second">{place}</td>'
             + _entry_head(row, board)
             + _gain_cell(row, axis, narrow == "gain")
-            + "".join(_cell(row, column, narrow == column.task) for column in columns)
+            + "".join(_cell(row, column, narrow == column.task, column.task in zeros) for column in columns)
             + f'<td class="column number{" sorted" if narrow == "cost" else ""}">{cost}</td></tr>'
         )
     if all(row.kind == "reference" for row in shown.rows):
         body.append(_empty_row(shown, view, choices, len(columns) + 4))
     return (
-        '<div class="dare board"><div class="scroll" role="region" tabindex="0" '
-        f'aria-label="Results on {escape(board.backbone)}"><table>'
+        f'<div class="dare board{"" if _has_spreads(board) else " bare"}">'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="Results on {escape(board.backbone)}"><table>'
         f'<caption class="sr">Results on {escape(board.backbone)}, track {escape(board.track)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-        f'<p class="legend">{escape(board_legend(board, axis))}</p></div>'
+        f'{_control_line(board)}<p class="legend">{escape(board_legend(board, axis))}</p></div>'
     )
 
 

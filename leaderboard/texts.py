@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dare_platform.verdict import escaped
 from dare_platform.views import RunView, SampleView
 from leaderboard.quantities import count, fixed, plural
 
@@ -33,6 +34,12 @@ UPLOADS_REFUSED = (
     "own, start the site on your own machine."
 )
 METHOD_MISSING = "Choose a file or paste your class."
+CONTROL = (
+    "The control is trained like a method, except that the advantages are shuffled among the completions: what it "
+    "gains was not learned from the reward."
+)
+ZERO_BEFORE = "Where the untouched backbone is at exactly 0 too, a zero says nothing against a method."
+HOLLOW = "Hollow: fewer seeds than a rank needs, in no mean and no test."
 WHAT_A_FILE_IS = (
     "One class that derives from `Algorithm`, with up to four methods. It may import torch, math, dataclasses, typing "
     "and dare. We read it here and do not run it; after queuing it is checked on a tiny backbone before it trains."
@@ -46,7 +53,7 @@ HOW_TO_READ = (
     "is that gain, the line through it its 95 % interval, the dashed line zero.",
     "A tinted cell differs from the untouched backbone beyond the noise of the seeds; a plain one may differ by "
     "chance.",
-    "The control is trained with shuffled advantages: what it gains was not learned from the reward.",
+    "A row with fewer seeds than the track requires shows what there is: a hollow dot, no interval, no tint, no rank.",
 )
 
 
@@ -123,11 +130,6 @@ def who_pays(charged: bool) -> str:
     return "The time it used counts." if charged else "Nothing is charged."
 
 
-def escaped(markdown: str) -> str:
-    """Text of a person inside Markdown: shown as it was typed, without links, styles or directives."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|<>~$:^-])", r"\\\1", " ".join(markdown.split()))
-
-
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
@@ -146,11 +148,23 @@ def blocked(runs: int) -> str:
     return f"{plural(runs, 'evaluation')} {waits} for training to finish and {_are(runs)} not in the queue yet."
 
 
-def before_after(with_control: bool) -> str:
+def before_after(with_control: bool, with_filled: bool, with_hollow: bool) -> str:
     """How the chart of before and after is read."""
-    marks = "Ring: the untouched backbone. Filled: after training, mean of seeds with its 95 % t interval."
-    claim = " Where a method's interval lies to the right of the control's, it learned from the reward."
-    return marks + claim if with_control else marks
+    said = ["Dashed: the untouched backbone."]
+    if with_filled:
+        said.append("Filled: after training, mean of seeds with its 95 % t interval.")
+    if with_hollow:
+        said.append("Hollow: after training, fewer seeds than a rank needs, without an interval.")
+    if with_control:
+        said.append("A method whose sampled reward rises clearly above the control's learned from the reward.")
+    return " ".join(said)
+
+
+def seed_lines(runs: int) -> str:
+    """How the lines of the curves are read."""
+    if runs == 1:
+        return "One seed, not smoothed."
+    return "Thin: one seed each. Thick: their mean, where all have a value. Not smoothed."
 
 
 def newest_of(shown: int, events: int) -> str:

@@ -6,6 +6,7 @@ import streamlit as st
 
 from dare_platform import views
 from dare_platform.tracks import Track, load_track
+from dare_platform.verdict import escaped
 from dare_platform.views import EntryView
 from leaderboard import actions, boards, charts, forms, frame, links, lists, quantities, reading, tables, texts
 from leaderboard.links import BoardChoices, BoardView
@@ -28,8 +29,8 @@ def page() -> None:
 
     summary = entry.summary
     reading.title(summary.name, "Entry")
-    st.title(texts.escaped(summary.name), anchor=False)
-    st.html(lists.entry_line(summary))
+    st.title(escaped(summary.name), anchor=False)
+    st.html(lists.entry_line(entry))
     actions.say()
     _standing(entry)
     for notice in links.unknown_values(query, {"view": links.ENTRY_TABS}, "page", {"view": links.ENTRY_TABS[0]}):
@@ -50,7 +51,7 @@ def _standing(entry: EntryView) -> None:
     """The finding, what it waits for or why it failed, who pays, and the one thing to do."""
     if entry.withdrawn_at is not None:
         date = quantities.moment(entry.withdrawn_at, reading.zone())
-        reason = texts.escaped(entry.withdrawn_reason) if entry.withdrawn_reason else None
+        reason = escaped(entry.withdrawn_reason) if entry.withdrawn_reason else None
         st.markdown(texts.withdrawn(date, reason))
     else:
         st.markdown(entry.headline)
@@ -102,7 +103,7 @@ def _seeds(entry: EntryView, backbone: str) -> None:
     if curves.curves:
         drawn = charts.seed_curves(curves, charts.metric_title(curves.metric), reading.scheme())
         frame.draw(drawn, f"curve-{backbone}")
-        st.caption("Thin: one seed each. Thick: their mean, where all have a value. Not smoothed.")
+        st.caption(texts.seed_lines(len(curves.curves)))
     else:
         st.markdown(texts.does_not_log(entry.summary.name, "reward") if curves.metrics else texts.NO_CURVE)
 
@@ -111,7 +112,7 @@ def _method(entry: EntryView) -> None:
     """What it is: one sentence, settings against the default, source."""
     st.header("What it is")
     if entry.summary_sentence:
-        st.markdown(texts.escaped(entry.summary_sentence))
+        st.markdown(escaped(entry.summary_sentence))
     if entry.class_name is not None:
         st.html(lists.method_facts(entry))
         st.subheader("Settings")

@@ -138,4 +138,4 @@ def _before_and_after(board: Board) -> None:
                 continue
             st.header(f"What did training move on {column.title}?")
             frame.draw(drawn, f"before-after-{column.task}")
-            st.caption(texts.before_after(any(row.kind == "control" for row in board.rows)))
+            st.caption(boards.before_after_caption(board, column.task))

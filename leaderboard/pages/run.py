@@ -7,6 +7,7 @@ import time
 import streamlit as st
 
 from dare_platform import views
+from dare_platform.verdict import escaped
 from dare_platform.views import RunView
 from leaderboard import actions, charts, frame, links, lists, reading, rollouts, tables, texts
 
@@ -28,7 +29,7 @@ def page() -> None:
         return
 
     reading.title(lists.run_name(run.summary), "Run")
-    st.title(texts.escaped(lists.run_name(run.summary)), anchor=False)
+    st.title(escaped(lists.run_name(run.summary)), anchor=False)
     st.html(lists.run_line(run))
     actions.say()
     _actions(run)
@@ -168,4 +169,4 @@ def _repeat(run: RunView) -> None:
         with st.expander("Files"):
             st.html(lists.artifacts(run.artifacts))
     with st.expander("History"):
-        st.html(lists.history(run.history, reading.zone()))
+        st.html(lists.history(run.history, reading.zone(), of_one_run=True))

@@ -12,6 +12,7 @@ from dare.source import AlgorithmSource
 from dare_platform import uploads, views
 from dare_platform.tracks import Track, load_track, tracks
 from dare_platform.uploads import UploadReport
+from dare_platform.verdict import escaped
 from leaderboard import actions, forms, frame, links, reading, texts
 
 BUILT_IN, FILE = "built in", "my file"
@@ -79,7 +80,7 @@ def _method() -> tuple[bytes | None, str, str | None]:
     if kind == BUILT_IN:
         names = list(catalog.algorithms())
         built_in = st.selectbox("Built-in method", names, key="algorithm", width=420)
-        st.caption(texts.escaped(catalog.algorithms()[built_in].summary))
+        st.caption(escaped(catalog.algorithms()[built_in].summary))
         return None, "", built_in
     if not reading.is_loopback():
         st.markdown(texts.UPLOADS_REFUSED)
@@ -87,7 +88,7 @@ def _method() -> tuple[bytes | None, str, str | None]:
     st.markdown(texts.WHAT_A_FILE_IS)
     file = st.file_uploader("Your algorithm, one Python file", type="py", key="file", max_upload_size=1)
     pasted = st.text_area(
-        "or paste it", key="pasted", height=220, placeholder="class MyRule(Algorithm):", disabled=file is not None
+        "or paste it", key="pasted", height=220, placeholder="class MyRule(GRPO):", disabled=file is not None
     )
     if file is not None:
         return file.getvalue(), file.name, None

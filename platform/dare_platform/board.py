@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CellState = Literal["measured", "not_run", "not_asked", "queued", "running", "failed", "retrying"]
+CellState = Literal["measured", "preliminary", "not_run", "not_asked", "queued", "running", "failed", "retrying"]
 RowKind = Literal["reference", "baseline", "control", "method"]
 
 
@@ -20,7 +20,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row's result on one task. Scores are shares in [0, 1]; pages show percent."""
+    """One row's result on one task. Scores are shares in [0, 1]; pages show percent.
+
+    A cell with fewer seeds than the track requires keeps its numbers in whatever state it is: they are shown, and are
+    in no mean, no test and no rank. `preliminary` is the state of one for which no further seed is under way.
+    """
 
     state: CellState
     greedy: Estimate | None = None
@@ -31,7 +35,7 @@ class Cell:
     gain: Estimate | None = None
     """Headline minus that of the untouched backbone, seed by seed."""
     significant: bool = False
-    """The gain's interval excludes zero."""
+    """The gain's interval excludes zero; never with fewer seeds than required."""
     at_or_below_chance: bool = False
     exactly_zero: bool = False
     seeds_done: int = 0
@@ -39,6 +43,11 @@ class Cell:
     items: int = 0
     detail: str | None = None
     """One sentence for states other than measured."""
+
+    @property
+    def is_preliminary(self) -> bool:
+        """There is a value, from fewer seeds than the track requires."""
+        return self.greedy is not None and self.state != "measured"
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class Row:
     status: Literal["waiting", "running", "complete", "partial", "failed", "rejected", "withdrawn"]
     cells: dict[str, Cell]
     gain: Estimate | None
-    """Mean gain over the ranked tasks; None while a ranked cell is missing."""
+    """Mean gain over the ranked tasks; None while this row or the reference misses a ranked cell."""
     reward_gain: Estimate | None
     """Mean gain of the sampled reward over the ranked tasks."""
     rank: tuple[int, int] | None
@@ -86,6 +95,11 @@ class Row:
     seeds: int
     tries: int
     submitted_at: float
+    class_name: str | None = None
+    """Of the algorithm; None for the untouched backbone."""
+    preliminary_gain: Estimate | None = None
+    """What `gain` would be over the seeds that there are, while there are too few of them."""
+    preliminary_reward_gain: Estimate | None = None
 
 
 @dataclass(frozen=True)

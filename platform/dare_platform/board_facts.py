@@ -84,6 +84,7 @@ class EntryFacts:
     runs: tuple[RunFact, ...]
     numbers: tuple[Number, ...]
     spent: tuple[Spent, ...]
+    class_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _tasks(session: Session, track: str, revision: str) -> dict[str, TaskFacts]:
 
 def _entries(session: Session, track: str, revision: str) -> tuple[EntryFacts, ...]:
     rows = session.execute(
-        select(Entry, Algorithm.slug, AlgorithmVersion.built_in)
+        select(Entry, Algorithm.slug, AlgorithmVersion.built_in, AlgorithmVersion.class_name)
         .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
         .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
         .where(
@@ -143,8 +144,8 @@ def _entries(session: Session, track: str, revision: str) -> tuple[EntryFacts, .
         )
         .order_by(Entry.created_at, Entry.id)
     ).all()
-    ids = [entry.id for entry, _, _ in rows]
-    stands = statuses(session, {entry.id: entry.gate for entry, _, _ in rows}, revision)
+    ids = [entry.id for entry, *_ in rows]
+    stands = statuses(session, {entry.id: entry.gate for entry, *_ in rows}, revision)
     runs, asked = _runs(session, ids, revision)
     numbers, spent = _numbers(session, ids, revision), _spent(session, ids, revision)
     return tuple(
@@ -161,8 +162,9 @@ def _entries(session: Session, track: str, revision: str) -> tuple[EntryFacts, .
             runs=tuple(runs[entry.id]),
             numbers=tuple(numbers[entry.id]),
             spent=tuple(spent[entry.id]),
+            class_name=class_name,
         )
-        for entry, slug, built_in in rows
+        for entry, slug, built_in, class_name in rows
     )
 
 

@@ -23,7 +23,7 @@ from dare_platform.models import (
 def conclude_check(session: Session, run_id: str, *, passed: bool, message: str, log: str) -> None:
     """Remember a check's verdict; accept the entry after its last one, reject it after the first that fails.
 
-    A rejected entry's other runs are cancelled, and its author pays nothing.
+    Runs behind the check have failed with it, a rejected entry's others are cancelled, and its author pays nothing.
     """
     run = session.execute(select(Run).where(Run.id == run_id)).scalar_one()
     _remember(session, run, passed, message, log)

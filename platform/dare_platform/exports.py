@@ -25,6 +25,7 @@ ROW_COLUMNS: Mapping[str, str] = {
     "tries": "Entries of this algorithm on this track, withdrawn ones included.",
     "gain": "Mean gain over the ranked tasks against the untouched backbone, as a share; points are 100 times it.",
     "gain_half_width": "Half-width of its 95 % t interval over seeds; empty for one seed.",
+    "preliminary_gain": "The gain over the seeds that there are, of a row that has too few of them.",
     "reward_gain": "The same for the mean shaped reward of sampled completions.",
     "reward_gain_half_width": "Half-width of its interval.",
     "train_device_seconds": "Device seconds of training per seed; CPU seconds on a cpu track.",
@@ -35,15 +36,16 @@ ROW_COLUMNS: Mapping[str, str] = {
     "submitted_at": "UTC time of submission.",
 }
 TASK_COLUMNS: Mapping[str, str] = {
-    "state": "measured, not_run, not_asked, queued, running, failed or retrying.",
+    "state": "measured, preliminary (fewer seeds than required, none under way), not_run, not_asked, queued, running, "
+    "failed or retrying. Numbers of any state but measured are preliminary: in no mean, no test and no rank.",
     "solved": "Share of items solved by greedy decoding, mean over seeds.",
     "solved_half_width": "Half-width of its 95 % t interval over seeds; empty for one seed.",
     "seeds": "Seeds measured.",
     "items": "Items of the task.",
     "gain": "Solved minus that of the untouched backbone, seed by seed.",
     "gain_half_width": "Half-width of its interval.",
-    "significant": "1: the interval of the gain excludes zero.",
-    "at_or_below_chance": "1: not significantly above the task's chance floor (exact binomial test, 5 %).",
+    "significant": "1: the interval of the gain excludes zero; empty while the number is preliminary.",
+    "at_or_below_chance": "1: not significantly above the task's chance floor (exact binomial test, 5 %); or empty.",
     "sampled_reward": "Mean shaped reward of sampled completions.",
     "sampled_solved": "Share of sampled completions that solve their item.",
 }
@@ -83,6 +85,7 @@ def _csv_row(board: Board, row: Row) -> dict[str, object]:
         "seeds": row.seeds,
         "tries": row.tries,
         **_pair("gain", row.gain),
+        "preliminary_gain": row.preliminary_gain.value if row.preliminary_gain else None,
         **_pair("reward_gain", row.reward_gain),
         "train_device_seconds": cost.train_device_seconds if row.cost else None,
         "gradient_forwards": cost.gradient_forwards if row.cost else None,
@@ -98,15 +101,15 @@ def _csv_row(board: Board, row: Row) -> dict[str, object]:
 
 
 def _csv_cell(cell: Cell) -> dict[str, object]:
-    measured = cell.greedy is not None
+    has_value, is_tested = cell.greedy is not None, cell.state == "measured" and cell.greedy is not None
     return {
         "state": cell.state,
         **_pair("solved", cell.greedy),
         "seeds": cell.seeds_done,
-        "items": cell.items if measured else None,
+        "items": cell.items if has_value else None,
         **_pair("gain", cell.gain),
-        "significant": int(cell.significant) if measured else None,
-        "at_or_below_chance": int(cell.at_or_below_chance) if measured else None,
+        "significant": int(cell.significant) if is_tested else None,
+        "at_or_below_chance": int(cell.at_or_below_chance) if is_tested else None,
         "sampled_reward": cell.sampled.value if cell.sampled else None,
         "sampled_solved": cell.sampled_solved.value if cell.sampled_solved else None,
     }
@@ -182,6 +185,9 @@ def _latex_row(row: Row, columns: list[Column]) -> str:
 def _latex_cell(cell: Cell | None) -> str:
     if cell is None or cell.greedy is None:
         return "--" if cell is None or cell.state in ("not_asked", "not_run") else _escaped(cell.state)
+    if cell.is_preliminary:
+        value, _ = written(cell.greedy.value)
+        return f"${value}$ ({cell.seeds_done} of {cell.seeds_required} seeds)"
     return _latex_number(cell.greedy)
 
 

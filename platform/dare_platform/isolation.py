@@ -1,4 +1,8 @@
-"""Keeps a process from writing outside its directory and from the network, where the kernel offers namespaces."""
+"""Keeps a process from writing outside its directory, from the network and from outliving its run.
+
+Needs a kernel that offers namespaces. In its own process namespace the run is the first process: when it ends, so does
+everything that it started, however well hidden.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ NONE = "No file isolation: the run could write wherever this user can, and reach
 NAMESPACES = "The run could write only into its own directory and had no network, but could read what this user can."
 
 # Everything is remounted read-only except the directory, which is bound onto itself first. Then the right to undo it
-# is given up. `exec` leaves one process.
+# is given up.
 _ENTER = """
 set -e
+ulimit -c 0
 directory=$1; shift
 mount --make-rprivate /
 mount --bind "$directory" "$directory"
@@ -47,7 +52,8 @@ def isolate(settings: Settings, wanted: bool) -> Isolation:
     unshare = shutil.which("unshare")
     if not wanted or unshare is None or not all(map(shutil.which, ("sh", "mount", "awk", "setpriv"))):
         return Isolation(NONE)
-    prefix = (unshare, "--user", "--map-current-user", "--keep-caps", "--mount", "--net", "sh", "-c", _ENTER, "sh")
+    spaces = ("--user", "--map-current-user", "--keep-caps", "--mount", "--net", "--pid", "--fork", "--kill-child")
+    prefix = (unshare, *spaces, "sh", "-c", _ENTER, "sh")
     settings.home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".isolation-", dir=settings.home) as scratch:
         return Isolation(NAMESPACES, prefix) if _holds(prefix, Path(scratch)) else Isolation(NONE)

@@ -6,7 +6,7 @@ A run's processes carry `DARE_RUN=<run>-<token>` in their environment and pass i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
@@ -50,15 +50,33 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def resident_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Resident memory of all of them; shared pages count once for each."""
-    total = 0
-    for process in processes:
-        try:
-            total += process.memory_info().rss
-        except psutil.Error:  # it ended in between
-            continue
-    return total
+def resident_bytes(processes: Sequence[psutil.Process], exact_above: int) -> int:
+    """Resident memory of all of them together.
+
+    Quick, with shared pages counted once for each; a sum above `exact_above` is taken again with pages divided among
+    those that share them, so that many small children are not mistaken for much memory.
+    """
+    total = sum(_bytes(process, _resident) for process in processes)
+    return total if total <= exact_above else sum(_bytes(process, _share) for process in processes)
+
+
+def _bytes(process: psutil.Process, measure: Callable[[psutil.Process], int]) -> int:
+    try:
+        return measure(process)
+    except psutil.Error:  # it ended in between
+        return 0
+
+
+def _resident(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
+
+
+def _share(process: psutil.Process) -> int:
+    try:
+        found = process.memory_full_info()
+    except psutil.AccessDenied:
+        return _resident(process)
+    return int(getattr(found, "pss", found.rss))
 
 
 def kill_all(find: Callable[[], list[psutil.Process]], seconds: float = KILL_SECONDS) -> list[psutil.Process]:

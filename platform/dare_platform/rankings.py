@@ -1,6 +1,7 @@
 """The leaderboard of one track on one backbone: who is ranked, where, and what may be said about it.
 
-An entry is ranked when every ranked cell of its row is measured. Its rank is the range that Welch's test between
+An entry is ranked when every ranked cell of its row, and of the reference's, has the seeds that the track requires;
+what there is before that is shown as preliminary. Its rank is the range that Welch's test between
 seeds leaves open after Holm's adjustment over all pairs; gains are taken against the untouched backbone seed by seed.
 """
 
@@ -135,8 +136,14 @@ def _cell(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFa
         sampled=_estimate(by_seed(entry, task, "reward", "sampled")),
         sampled_solved=_estimate(by_seed(entry, task, "solved", "sampled")),
         gain=gain,
-        significant=gain is not None and entry.kind != "reference" and statistics.excludes_zero(gain),
-        at_or_below_chance=floor > 0 and not statistics.above_chance(headline.value, items, floor),
+        significant=state == "measured"
+        and entry.kind != "reference"
+        and gain is not None
+        and gain.seeds >= track.seeds_required
+        and statistics.excludes_zero(gain),
+        at_or_below_chance=state == "measured"
+        and floor > 0
+        and not statistics.above_chance(headline.value, items, floor),
         exactly_zero=all(value == 0 for value in greedy.values()),
         seeds_done=len(greedy),
         seeds_required=track.seeds_required,
@@ -175,6 +182,9 @@ def _state(track: Track, entry: EntryFacts, task: str, done: set[int]) -> tuple[
         left = f"{seeds} {'seed waits' if seeds == 1 else 'seeds wait'} for a worker."
         return ("running" if done else "queued"), left
     cancelled = any(run.state == "cancelled" for run in open_runs)
+    if done:
+        rest = "the others were cancelled" if cancelled else "no other is queued"
+        return "preliminary", f"{len(done)} of {track.seeds_required} seeds; {rest}."
     return "not_run", "Cancelled before it was finished." if cancelled else "Required by the track, not run yet."
 
 
@@ -191,6 +201,10 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
     cells = {column.task: _cell(track, facts, entry, reference, column.task) for column in track.tasks}
     ranked = [column.task for column in track.tasks if column.role == "ranked"]
     is_complete = all(cells[task].state == "measured" for task in ranked)
+    gain = _mean_gain(entry, reference, ranked, "solved", "greedy")
+    reward_gain = _mean_gain(entry, reference, ranked, "reward", "sampled")
+    counts = is_complete and gain is not None and gain.seeds >= track.seeds_required
+    is_compared = entry.kind != "reference" and not counts
     kind = families()[facts.family].kind if facts.family in families() else "masked"
     return Row(
         entry_id=entry.id,
@@ -203,13 +217,16 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
         and kind not in PAPER_KINDS.get(entry.algorithm, frozenset({"masked"})),
         status=entry.status,
         cells=cells,
-        gain=_mean_gain(entry, reference, ranked, "solved", "greedy") if is_complete else None,
-        reward_gain=_mean_gain(entry, reference, ranked, "reward", "sampled") if is_complete else None,
+        gain=gain if counts else None,
+        reward_gain=reward_gain if counts else None,
         rank=None,
         cost=_cost(track, entry),
         seeds=min((cells[task].seeds_done for task in ranked), default=0),
         tries=sum(other.algorithm == entry.algorithm for other in facts.entries if other.gate != "rejected"),
         submitted_at=entry.submitted_at,
+        class_name=entry.class_name,
+        preliminary_gain=gain if is_compared else None,
+        preliminary_reward_gain=reward_gain if is_compared else None,
     )
 
 
@@ -256,13 +273,14 @@ def _ranked(rows: Sequence[Row], seeds: Mapping[str, Sequence[float]]) -> list[R
     return sorted((replace(row, rank=ranges.get(row.entry_id)) for row in rows), key=_place)
 
 
-def _place(row: Row) -> tuple[float, ...] | tuple[float, float, float, str]:
+def _place(row: Row) -> tuple[float, float, float, int, str]:
     """Reference, then baselines and controls by gain, methods by gain, and the unranked by how much they have."""
     group = 0.0 if row.kind == "reference" else 1.0 if row.kind in ("baseline", "control") else 2.0
     if row.gain is None and row.kind != "reference":
         measured = sum(cell.state == "measured" for cell in row.cells.values())
-        return (group + 0.5 if group == 2 else group, 1.0, -float(measured), row.name)
-    return (group, 0.0, -row.gain.value if row.gain else 0.0, row.name)
+        seeds = sum(cell.seeds_done for cell in row.cells.values())
+        return (group + 0.5 if group == 2 else group, 1.0, -measured, -seeds, row.name)
+    return (group, 0.0, -row.gain.value if row.gain else 0.0, 0, row.name)
 
 
 def _lead(rows: Sequence[Row], seeds: Mapping[str, Sequence[float]]) -> tuple[float, float] | None:

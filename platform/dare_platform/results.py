@@ -114,16 +114,18 @@ def finish(
         move(session, run_id, "cancelled", actor=actor, token=token)
         release_dependants(session, run_id)
         return "cancelled"
-    explained = {"cause": None, "sentence": plain_text(outputs.result.message), "next_step": None, "charged": True}
+    job = JobSpec.model_validate_json(run.job_json)
+    charged = job.kind != "check"
+    said = plain_text(outputs.result.message)
+    explained = {"cause": None, "sentence": said, "next_step": None, "charged": charged}
     if not move(session, run_id, "succeeded", actor=actor, token=token, expected="finalizing", changes=explained):
         return None
-    job = JobSpec.model_validate_json(run.job_json)
     _write_attempt(session, run_id, token, report, outputs.result.provenance)
-    close_attempt(session, run_id, token, "succeeded", sentence=plain_text(outputs.result.message))
-    _write_usage(session, run_id, token, outputs.result.usage, charged=job.kind != "check")
+    close_attempt(session, run_id, token, "succeeded", sentence=said)
+    _write_usage(session, run_id, token, outputs.result.usage, charged=charged)
     _write_outputs(session, run_id, token, job, outputs)
     if job.kind == "check":
-        conclude_check(session, run_id, passed=True, message=plain_text(outputs.result.message), log=tail(report.log))
+        conclude_check(session, run_id, passed=True, message=said, log=tail(report.log))
     release_dependants(session, run_id)
     return "succeeded"
 

@@ -125,8 +125,8 @@ CAUSES: dict[Cause, Rule] = {
     "dependency": Rule(
         retried=False,
         charged=False,
-        sentence="The training run that this one needs has failed.",
-        next_step="Look at the training run; this one cannot start without it.",
+        sentence="The run that this one needs has failed.",
+        next_step="Look at that run; this one cannot start without it.",
     ),
     "internal": Rule(
         retried=True,

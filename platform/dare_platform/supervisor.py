@@ -121,7 +121,7 @@ class Supervisor:
     def _too_many_or_too_large(self, processes: list[psutil.Process]) -> Verdict | None:
         if len(processes) > self._limits.processes:
             return Verdict("limit", f"The run had {len(processes)} processes; {self._limits.processes} are allowed.")
-        resident = resident_bytes(processes)
+        resident = resident_bytes(processes, self._limits.memory_bytes)
         self.peak_memory_bytes = max(self.peak_memory_bytes, resident)
         if resident > self._limits.memory_bytes:
             used, allowed = resident // MIB, self._limits.memory_bytes // MIB

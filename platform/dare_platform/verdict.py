@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dare_platform.board import Estimate, Row
 from dare_platform.statistics import excludes_zero, in_words, written
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~$:^-])")
+_LINK = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
+_JOINER = "\u2060"
+"""Has no width and is not a space; what looked like an address is none with it."""
 
 
 def verdict(
@@ -32,17 +37,17 @@ def verdict(
         return override.strip()
     ranked = [row for row in rows if row.rank is not None and row.gain is not None]
     if not ranked:
-        return _nothing_ranked(backbone, running, expected)
+        return _nothing_ranked(rows, backbone, running, expected)
     first = ranked[0]
     assert first.gain is not None
     if len(ranked) == 1:
         gains = _gains(first.gain)
-        return f"**Only {first.name} is complete on {backbone}.** It {gains}. A ranking needs a second one."
+        return f"**Only {escaped(first.name)} is complete on {backbone}.** It {gains}. A ranking needs a second one."
     harm = _harm(ranked)
     if not any(row.gain is not None and excludes_zero(row.gain) and row.gain.value > 0 for row in ranked):
         gains = _gains(first.gain, against="")
-        text = f"**No method provably beats the untouched model** on {backbone}. The highest, {first.name}, {gains}."
-        return text + harm
+        highest = f"The highest, {escaped(first.name)}, {gains}."
+        return f"**No method provably beats the untouched model** on {backbone}. {highest}{harm}"
     second = ranked[1]
     assert second.gain is not None
     on = f"On {backbone} it {_gains(first.gain)}"
@@ -50,10 +55,33 @@ def verdict(
         ahead, _ = written(first.gain.value - second.gain.value)
         low, high = (written(end, signed=end < 0)[0] for end in lead)
         between = f"95 % interval {low} to {high}"
-        return f"**{first.name} leads.** {on}, {ahead} more than {second.name} ({between}).{harm}"
+        return f"**{escaped(first.name)} leads.** {on}, {ahead} more than {escaped(second.name)} ({between}).{harm}"
     seeds = min(first.seeds, second.seeds)
     apart = f"cannot be told apart from it with {seeds} {'seed' if seeds == 1 else 'seeds'}"
-    return f"**{first.name} leads, but not provably.** {on}; {second.name} ({in_words(second.gain)}) {apart}.{harm}"
+    beside = f"{escaped(second.name)} ({in_words(second.gain)}) {apart}"
+    return f"**{escaped(first.name)} leads, but not provably.** {on}; {beside}.{harm}"
+
+
+def escaped(text: str) -> str:
+    """Text of a person inside Markdown: shown as it was typed, on one line, without links, styles or directives."""
+    return _inert(" ".join(text.split()))
+
+
+def escaped_prose(text: str) -> str:
+    """The same for a sentence whose words in backquotes are code."""
+    pieces = " ".join(text.split()).split("`")
+    if len(pieces) % 2 == 0:
+        return escaped(text)
+    return "`".join(piece if place % 2 else _inert(piece) for place, piece in enumerate(pieces))
+
+
+def _inert(text: str) -> str:
+    return _MARKUP.sub(r"\\\1", _LINK.sub(lambda found: found[0] + _JOINER, text))
+
+
+def unescaped(markdown: str) -> str:
+    """For a terminal: what `escaped` added is taken away again."""
+    return re.sub(r"\\([\\`*_{}\[\]()#+!|<>~$:^-])", r"\1", markdown).replace(_JOINER, "")
 
 
 def _gains(gain: Estimate, against: str = "the untouched model") -> str:
@@ -64,13 +92,22 @@ def _gains(gain: Estimate, against: str = "the untouched model") -> str:
     return f"gains {in_words(gain)} points{over}"
 
 
-def _nothing_ranked(backbone: str, running: int, expected: str | None) -> str:
+def _nothing_ranked(rows: Sequence[Row], backbone: str, running: int, expected: str | None) -> str:
     finding = f"**Nothing is ranked yet on {backbone}.**"
     if not running:
-        return f"{finding} No entry is running."
+        return f"{finding} No entry is running.{_too_few_seeds(rows)}"
     entries = "1 entry is" if running == 1 else f"{running} entries are"
     when = f"; the first complete one is expected in {expected}" if expected else ""
     return f"{finding} {entries} running{when}."
+
+
+def _too_few_seeds(rows: Sequence[Row]) -> str:
+    begun = [row for row in rows if row.kind == "method" and any(cell.is_preliminary for cell in row.cells.values())]
+    if not begun:
+        return ""
+    required = max(cell.seeds_required for row in begun for cell in row.cells.values())
+    has = "1 entry has" if len(begun) == 1 else f"{len(begun)} entries have"
+    return f" {has} fewer than the {required} seeds that a rank needs."
 
 
 def _harm(ranked: Sequence[Row]) -> str:

@@ -61,9 +61,10 @@ class Watched:
         return self.page
 
     def settle(self) -> None:
-        """Wait for the end of a run of the script."""
+        """Wait for the end of a run of the script, and until every element it asked for has its own code."""
         self.page.get_by_test_id("stHeading").first.wait_for()
         self.page.wait_for_function(
             "document.querySelector('.stApp')?.getAttribute('data-test-script-state') === 'notRunning'"
         )
+        self.page.wait_for_function("document.querySelector('[data-testid=stSkeleton]') === null")
         self.page.wait_for_timeout(300)

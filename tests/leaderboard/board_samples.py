@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dare_platform.board import Board, Cell, Column, Cost, Estimate, Row
+from dare_platform.board import Board, Cell, CellState, Column, Cost, Estimate, Row
 from dare_platform.views import (
     Alarm,
     Ending,
@@ -39,6 +39,28 @@ def measured(
         seeds_done=seeds,
         seeds_required=3,
         items=256,
+    )
+
+
+def preliminary(
+    greedy: float,
+    seeds: int = 1,
+    *,
+    untouched: float = 0.119,
+    sampled: float | None = None,
+    state: CellState = "preliminary",
+) -> Cell:
+    """A cell with fewer seeds than the three that are required."""
+    half = None if seeds == 1 else 0.05
+    return Cell(
+        state,
+        greedy=Estimate(greedy, half, seeds),
+        sampled=None if sampled is None else Estimate(sampled, half, seeds),
+        gain=Estimate(greedy - untouched, half, seeds),
+        seeds_done=seeds,
+        seeds_required=3,
+        items=256,
+        detail="Seed 2 is training." if state == "running" else f"{seeds} of 3 seeds; no other is queued.",
     )
 
 
@@ -84,6 +106,16 @@ FAILED = method(
     "tree-lite", Cell("failed", detail="Diverged at step 212: NaN in the loss. Counts as the floor of 0.0.")
 )
 
+EARLY = replace(
+    method("SPG", preliminary(0.848, sampled=0.767), seconds=12.0), status="complete", gain=None, reward_gain=None,
+    seeds=1, preliminary_gain=Estimate(0.729, None, 1), preliminary_reward_gain=Estimate(0.357, None, 1),
+)  # fmt: skip
+HALF = replace(
+    EARLY, name="wd1", entry_id="e_wd1", status="running", seeds=2,
+    cells={**EARLY.cells, "sudoku": preliminary(0.5, 2, sampled=0.6, state="running")},
+    preliminary_gain=Estimate(0.381, 0.05, 2), preliminary_reward_gain=Estimate(0.19, 0.05, 2),
+)  # fmt: skip
+
 
 def board(*rows: Row, columns: tuple[Column, ...] = COLUMNS, **changes: object) -> Board:
     """A board of the tiny track with the untouched backbone and these rows."""
@@ -121,6 +153,11 @@ SAMPLE = SampleView(
 )
 
 
+EVENT = EventView(
+    1_790_000_000.0, "worker laptop-1", "state", "queued to leased", "r_88c1", "train · llada-tiny · seed 1"
+)
+
+
 def run_view(**changes: object) -> RunView:
     """The page of that run."""
     rewards = tuple(Point(step, step / 2, 0.4 + 0.2 * step / 184 if step != 90 else None) for step in range(1, 185))
@@ -134,7 +171,7 @@ def run_view(**changes: object) -> RunView:
         alarms=(Alarm(90, "nan", "The reward was not a finite number."),), sample=SAMPLE,
         log_tail=("step 183", "step 184 <b>not bold</b>", "\x1b[31mred\x1b[0m"), log_bytes=60, scores=(), usage=None,
         artifacts=(), provenance=(("python", "3.11"), ("torch", "2.13.0")),
-        history=(EventView(1_790_000_000.0, "worker laptop-1", "state", "queued to leased"),),
+        history=(EVENT,),
         job_json='{"kind": "train"}', job_sha256="ab" * 32, self_reported=True,
         rerun_command="dare reproduce r_88c1", can_cancel=True, can_retry=False,
     )  # fmt: skip

@@ -6,12 +6,12 @@ from typing import Any
 
 import altair as alt
 import pytest
-from board_samples import BGPO, FULL, REFERENCE, RUNNING, SHUFFLED, board, run_view
+from board_samples import BGPO, EARLY, FULL, HALF, REFERENCE, RUNNING, SHUFFLED, board, run_view
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dare_platform.views import CurvesView, Point, SeedCurve, Series
-from leaderboard import charts, theme
+from leaderboard import boards, charts, theme
 
 SCHEMES: tuple[theme.Scheme, ...] = ("light", "dark")
 
@@ -116,6 +116,51 @@ def test_before_and_after_shows_both_decodings_and_the_control_on_one_axis(schem
         "Untouched backbone to trained, sudoku. shuffled-d1 (control): sampled 41.0 to 41.8; "
         "BGPO: sampled 41.0 to 62.1."
     )
+
+
+def test_too_few_seeds_are_a_hollow_point_without_an_interval() -> None:
+    shown = board(BGPO, EARLY, HALF)
+    drawn = charts.before_after(shown, "sudoku", "light")
+    assert drawn is not None
+    spec = checked(drawn)
+    rows = {(row["entry"], row["measure"]): row for row in values_of(spec) if "entry" in row}
+    for entry in ("SPG", "wd1"):
+        for measure in (charts.SAMPLED, charts.GREEDY):
+            row = rows[entry, measure]
+            assert row["final"] is False
+            assert row["low"] == row["high"] == row["after"]
+    assert rows["BGPO", charts.SAMPLED]["final"] is True
+    points = spec["layer"][-1]["encoding"]["fill"]
+    assert points["condition"]["test"] == "datum.final"
+    assert points["value"] == theme.BACKGROUND.light
+    assert "SPG: sampled 41.0 to 76.7 (1 seed, preliminary)" in drawn.alt
+    assert boards.before_after_caption(shown, "sudoku") == (
+        "Dashed: the untouched backbone. Filled: after training, mean of seeds with its 95 % t interval. "
+        "Hollow: after training, fewer seeds than a rank needs, without an interval."
+    )
+
+
+def test_the_claim_stands_below_the_chart_where_there_is_a_control() -> None:
+    assert boards.before_after_caption(board(SHUFFLED, BGPO), "sudoku") == (
+        "Dashed: the untouched backbone. Filled: after training, mean of seeds with its 95 % t interval. "
+        "A method whose sampled reward rises clearly above the control's learned from the reward."
+    )
+
+
+def test_a_metric_that_never_changes_is_a_level_line_with_its_value() -> None:
+    series = Series("clip_fraction_high", (Point(1, 1.0, 0.0), Point(2, 2.0, 0.0)))
+    axis = checked(charts.metric_curve(series, "share", "light"))["layer"][0]["encoding"]["y"]["axis"]
+    assert (axis["values"], axis["labelExpr"]) == ([0.0], "'0'")
+
+
+def test_no_line_of_a_chart_has_more_than_400_points() -> None:
+    long = tuple(Point(step, step, None if step % 97 == 0 else step % 7) for step in range(20_000))
+    spec = charts.metric_curve(Series("reward", long), "reward", "light").spec
+    assert len(spec["layer"][0]["data"]["values"]) <= 400
+    view = CurvesView("reward", "b", tuple(SeedCurve("e", "e", f"r{s}", s, long, ()) for s in range(3)), (), ())
+    thin, thick = charts.seed_curves(view, "reward", "light").spec["layer"]
+    assert len(thin["data"]["values"]) <= 3 * 400
+    assert 200 < len(thick["data"]["values"]) <= 400
 
 
 def test_nothing_is_compared_without_a_reference_or_without_results() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from filled_database import Site
+from filled_database import Site, begin
 from sqlalchemy import func, select
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
@@ -57,6 +57,27 @@ def test_the_board_opens_with_question_verdict_table_and_what_it_proves(site: Si
     assert "What did training move on 4x4 Sudoku?" in page
     assert "1 of 3 entries is incomplete and not ranked." in page
     assert ">shuffled-d1</bdi>" in page
+    assert texts.CONTROL in page
+    assert "A method whose sampled reward rises clearly above the control's learned from the reward." in page
+    assert "not ranked: 4x4 Sudoku failed" in page
+
+
+def test_a_board_of_one_seed_shows_what_there_is(empty_site: Site) -> None:
+    ids = begin(empty_site.database)
+    page = shown(opened())
+    assert "2 of 2 entries are incomplete and not ranked." in page
+    assert page.count('<span class="under second">1 of 3 seeds') == 10
+    assert page.count('<span class="second">not ranked</span><span class="under second">+') == 2
+    assert page.count('<span class="second">preliminary</span>') == 2
+    assert "not run" not in page
+    assert "±" not in page
+    assert "What did training move on 4x4 Sudoku?" in page
+    assert "Hollow: after training, fewer seeds than a rank needs, without an interval." in page
+    entry = shown(opened("entry", id=ids["bgpo"]))
+    assert (
+        "**Complete.** 2 of 2 runs succeeded. Preliminary: 1 of the 3 seeds that a place on the board needs." in entry
+    )
+    assert "One seed, not smoothed." in entry
 
 
 def test_the_url_alone_decides_what_a_board_shows(site: Site) -> None:
@@ -140,6 +161,13 @@ def test_an_entry_shows_its_row_and_its_curves(site: Site) -> None:
 )
 def test_each_tab_of_an_entry_can_be_linked(site: Site, view: str, expected: str) -> None:
     assert expected in shown(opened("entry", id=site.entries["bgpo"], view=view))
+
+
+def test_a_history_says_which_run_it_was_and_who_did_it(site: Site) -> None:
+    page = shown(opened("entry", id=site.entries["bgpo"], view="history"))
+    assert ">evaluate · llada-tiny · seed 2</bdi></a>" in page
+    assert ">worker laptop-1</bdi>" in page
+    assert ">end of training, seed 2</bdi>" in page
 
 
 def test_the_untouched_backbone_has_a_page_too(site: Site) -> None:

@@ -11,9 +11,11 @@ from board_samples import (
     BGPO,
     CHOICES,
     D1,
+    EARLY,
     ESPO,
     FAILED,
     FULL,
+    HALF,
     REFERENCE,
     RUNNING,
     SFT,
@@ -23,12 +25,13 @@ from board_samples import (
     board,
     measured,
     method,
+    preliminary,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dare_platform.board import Cell, Estimate, Row
-from leaderboard import links, tables
+from leaderboard import links, tables, texts
 from leaderboard.links import BoardView
 from leaderboard.plain_tables import Text, plain_table
 
@@ -129,6 +132,113 @@ def test_missing_zero_and_failed_look_different(cell: Cell, html: str) -> None:
     assert tables.cell_content(cell) == html
 
 
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        (preliminary(0.848, sampled=0.767), "1 of 3 seeds"),
+        (preliminary(0.848, 2, sampled=0.767, state="running"), '<span aria-hidden="true">◔</span> 2 of 3 seeds'),
+        (
+            preliminary(0.848, 2, sampled=0.767, state="failed"),
+            '<span class="attention"><span aria-hidden="true">✕</span> failed, 2 of 3 seeds</span>',
+        ),
+        (
+            preliminary(0.848, 2, sampled=0.767, state="retrying"),
+            '<span class="second">retrying, 2 of 3 seeds</span>',
+        ),
+    ],
+)
+def test_a_cell_with_too_few_seeds_shows_its_value_and_how_many_there_are(cell: Cell, line: str) -> None:
+    assert tables.cell_content(cell) == (
+        '<span class="value">84.8</span><span class="spread"></span>'
+        '<span class="under second">sampled <span class="value">76.7</span><span class="spread"></span></span>'
+        f'<span class="under second">{line}<span class="spread"></span></span>'
+    )
+
+
+def test_a_preliminary_row_has_no_tint_no_interval_and_no_rank() -> None:
+    html = drawn(EARLY, HALF)
+    body = html.split("<tbody>")[1]
+    methods = body[body.index('class="method"') :]
+    assert "±" not in methods.split("</tbody>")[0]
+    assert not re.search(r"better\d|worse\d", html)
+    assert 'class="interval"' not in html
+    assert html.count('class="dot hollow"') == 3
+    assert re.findall(r'class="rank second">(.*?)</td>', html) == ["ref", "—", "—"]
+    assert (
+        '<span class="second">not ranked</span><span class="under second">+72.9, 1 seed</span>'
+        '<span class="under second">sampled +35.7</span>'
+    ) in html
+    assert "Hollow: fewer seeds than a rank needs, in no mean and no test." in html
+    assert "Hollow" not in drawn(BGPO)
+
+
+def test_a_baseline_is_preliminary_and_never_called_not_ranked() -> None:
+    control = replace(EARLY, kind="control")
+    assert '<span class="second">preliminary</span><span class="under second">+72.9, 1 seed' in drawn(control)
+    assert "not ranked" not in drawn(control)
+    assert '<span class="figures second">incomplete</span>' in drawn(replace(FAILED, kind="control"))
+
+
+def test_a_board_without_any_spread_keeps_no_place_for_it() -> None:
+    untouched = replace(REFERENCE, cells={"sudoku": preliminary(0.119)})
+    assert 'class="dare board bare"' in drawn_board(untouched, EARLY)
+    assert 'class="dare board"' in drawn(EARLY)
+
+
+def drawn_board(*rows: Row) -> str:
+    return tables.board_table(replace(board(), rows=rows), VIEW, CHOICES)
+
+
+def test_preliminary_values_sort_behind_final_ones_and_before_failed_ones() -> None:
+    shown = board(FAILED, RUNNING, HALF, EARLY, ESPO)
+    for direction, expected in (
+        ("desc", ["ESPO", "SPG", "wd1", "tree-lite", "VRPO"]),
+        ("asc", ["ESPO", "wd1", "SPG", "tree-lite", "VRPO"]),
+    ):
+        rows = tables.arranged(shown, view(sort="sudoku", direction=direction)).rows
+        assert [row.name for row in rows[1:]] == expected
+
+
+def test_exactly_zero_belongs_to_its_cell_and_is_no_alarm_where_nothing_was_before() -> None:
+    zero = replace(measured(0.0, 0.0), exactly_zero=True)
+    row = method("spo", measured(0.3), zero)
+    assert tables.chips(row) == ""
+    assert drawn(row).count("exactly 0") == 1
+    assert '<span class="under attention">exactly 0' in drawn(row)
+    untouched = replace(REFERENCE, cells={**REFERENCE.cells, "countdown": zero})
+    html = drawn_board(untouched, row)
+    assert html.count('<span class="under second">exactly 0') == 2
+    assert "under attention" not in html
+    assert "All outcomes are wrong, as those of the untouched backbone." in html
+    assert "Where the untouched backbone is at exactly 0 too" in html
+
+
+def test_a_row_with_a_failed_cell_says_why_it_is_not_ranked() -> None:
+    html = drawn(FAILED)
+    assert '<span class="attention">not ranked: Sudoku 4x4 failed</span>' in html
+    assert "incomplete: Sudoku 4x4 failed" in drawn(replace(FAILED, kind="baseline"))
+    assert "failed</span></span></th>" not in drawn(BGPO, RUNNING)
+
+
+def test_every_row_says_how_many_seeds_stand_behind_it() -> None:
+    untouched = replace(REFERENCE, seeds=1)
+    heads = re.findall(r'<th scope="row">.*?</th>', drawn_board(untouched, BGPO, EARLY, replace(RUNNING, seeds=0)))
+    seeds = [re.sub(r"<[^>]+>", "", head).split(" · ")[-1] for head in heads]
+    assert seeds == ["llada-tiny, untouched1 seed", "3 seeds", "1 seed", "no seed finished"]
+
+
+def test_a_submitted_entry_shows_its_class_and_not_its_name_again() -> None:
+    row = replace(BGPO, name="shuffled-advantage", algorithm="shuffled-advantage", built_in=False)
+    assert "submitted · 3 seeds" in drawn(row)
+    named_class = drawn(replace(row, class_name="ShuffledAdvantage"))
+    assert "submitted, class <bdi>ShuffledAdvantage</bdi> · 3 seeds" in named_class
+
+
+def test_the_control_is_explained_below_the_table_where_there_is_one() -> None:
+    assert f'<p class="legend">{texts.CONTROL}</p>' in drawn(SHUFFLED, BGPO)
+    assert texts.CONTROL not in drawn(BGPO)
+
+
 def test_the_title_of_a_cell_says_everything_in_words() -> None:
     title = tables.cell_title(measured(0.394, 0.038, sampled=0.621), SUDOKU)
     assert title == (
@@ -137,6 +247,10 @@ def test_the_title_of_a_cell_says_everything_in_words() -> None:
     )
     assert tables.cell_title(replace(measured(0.0, 0.0), exactly_zero=True), SUDOKU).endswith("see the runs.")
     assert tables.cell_title(RUNNING.cells["sudoku"], SUDOKU) == "Seed 2 is training."
+    assert tables.cell_title(preliminary(0.5, 2, sampled=0.6, state="running"), SUDOKU) == (
+        "50.0, 2 of 3 seeds, 256 items. +38.1 points against the untouched backbone. "
+        "Mean reward of sampled completions 60.0. Preliminary: in no mean, no test and no rank. Seed 2 is training."
+    )
     assert tables.cell_title(Cell("not_run"), SUDOKU) == "Required by the track, not run yet."
 
 
@@ -224,13 +338,13 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_text(name: str) -> None:
-    row = replace(method(name, measured(0.3)), built_in=False, algorithm=name, entry_id="e_x")
+    row = replace(method(name, measured(0.3)), built_in=False, class_name=name, entry_id="e_x")
     html = drawn(row, search=name)
     parsed = structure(html)
     assert len(set(parsed.rows)) == 1
     assert "script" not in parsed.tags
     assert 'onmouseover="' not in html
-    assert len(names(html)) >= 2
+    assert len(names(html)) == 3
 
 
 def test_an_entry_leads_to_its_page_and_the_reference_has_a_name_of_its_own() -> None:
@@ -246,6 +360,7 @@ def test_two_chips_at_most_then_a_number() -> None:
     assert ">control</a>" in tables.chips(SHUFFLED)
     assert ">baseline</a>" in tables.chips(SFT)
     assert tables.chips(BGPO) == ""
+    assert ">preliminary</a>" in tables.chips(EARLY)
 
 
 def test_a_search_without_a_match_keeps_the_head_and_offers_the_way_back() -> None:

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+from datetime import UTC
+from importlib import import_module
 
 import pytest
-from board_samples import ENDING, SAMPLE, run_summary, run_view
+from board_samples import ENDING, EVENT, SAMPLE, run_summary, run_view
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dare_platform.entry_settings import SettingView
 from dare_platform.tracks import load_track
+from dare_platform.verdict import escaped, unescaped
 from leaderboard import forms, links, lists, rollouts, rulebook, texts
 from leaderboard.links import BoardChoices, BoardView
 
@@ -76,9 +79,10 @@ def test_the_voice_has_no_exclamation_no_apology_and_no_medals() -> None:
 
 @given(st.text(max_size=80))
 def test_text_of_a_person_stays_one_line_in_markdown(text: str) -> None:
-    escaped = texts.escaped(text)
-    assert "\n" not in escaped
-    assert "](" not in escaped.replace("\\]\\(", "")
+    inert = escaped(text)
+    assert "\n" not in inert
+    assert "](" not in inert.replace("\\]\\(", "")
+    assert unescaped(inert) == " ".join(text.split()).replace("\u2060", "")
 
 
 # --- links ----------------------------------------------------------------------------------------------------------
@@ -141,6 +145,19 @@ def test_an_ending_says_what_who_pays_and_what_to_do() -> None:
     html = forms.ending(ENDING)
     assert "<b>diverged:</b> Training diverged at step 212. The time it used counts." in html
     assert "Look at the curves before the alarm." in html
+
+
+def test_a_history_names_the_run_and_leads_to_it() -> None:
+    html = lists.history((EVENT,), UTC)
+    assert '<a href="run?id=r_88c1"><bdi>train · llada-tiny · seed 1</bdi></a>' in html
+    assert "worker laptop-1" in html
+    assert "run?id=" not in lists.history((EVENT,), UTC, of_one_run=True)
+
+
+def test_a_page_has_one_timed_fragment_at_most() -> None:
+    for page in ("entry", "leaderboard", "queue", "rules", "run", "submit"):
+        source = inspect.getsource(import_module(f"leaderboard.pages.{page}"))
+        assert source.count("run_every=") <= 1, page
 
 
 def test_changed_settings_are_marked_in_words() -> None:

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from played import MY_RULE, steps, succeed, take, work_off
+from sqlalchemy import update
 from typer.testing import CliRunner
 
 from dare_platform import endings
 from dare_platform.cli import app
-from dare_platform.cli.reading import _news
+from dare_platform.cli.reading import _news, _said
 from dare_platform.database import Database
+from dare_platform.models import Run
 from dare_platform.settings import Settings
 
 FAILED, USAGE, NOT_FOUND, REFUSED = 1, 2, 3, 4
@@ -179,6 +181,23 @@ def test_the_whole_way_to_a_board(dare: Dare, sqlite: Database) -> None:
     assert "complete" in dare("entries")
     run = next(run for run in dare.json("runs") if run["kind"] == "evaluate")
     assert "sudoku" in dare("runs", run["id"])
+
+
+def test_a_board_of_too_few_seeds_shows_what_there_is(dare: Dare, sqlite: Database) -> None:
+    for name in ("untouched", "bgpo", "cj_grpo"):
+        dare("submit", name, "-b", "llada-tiny")
+    with sqlite.write() as session:
+        session.execute(update(Run).where(Run.seed > 0).values(state="cancelled", finished_at=1.0))
+        work_off(session, {"untouched": 0.2, "bgpo": 0.6, "cj_grpo": 0.5})
+    text = dare("leaderboard", "-b", "llada-tiny")
+    assert text.count("1 of 3 seeds") == 6
+    assert "+40.0, 1 seed" in text
+    assert text.count("not ranked") == 2
+    assert "±" not in text
+
+
+def test_a_name_is_not_escaped_on_a_terminal() -> None:
+    assert _said("**a\\_b leads.** `x`") == "a_b leads. `x`"
 
 
 def test_logs_of_a_run(dare: Dare, sqlite: Database) -> None:

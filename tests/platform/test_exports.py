@@ -95,6 +95,21 @@ def test_latex_shows_what_is_missing() -> None:
     assert r"-- & late & -- & queued & queued \\" in exports.latex(MADE)
 
 
+EARLY = board(REFERENCE, entry("early", [0.5]), unfinished("half", RunFact("train", 2, "working"), done=[0.4, 0.5]))
+
+
+def test_preliminary_numbers_are_named_and_claim_nothing() -> None:
+    found = {row["name"]: row for row in lines(EARLY)}
+    early, half = found["early"], found["half"]
+    assert (early["sudoku_state"], early["sudoku_solved"], early["sudoku_seeds"]) == ("preliminary", "0.5", "1")
+    assert (half["sudoku_state"], half["sudoku_seeds"]) == ("running", "2")
+    assert float(early["preliminary_gain"]) == pytest.approx(0.3)
+    assert early["gain"] == early["rank_low"] == early["sudoku_significant"] == early["sudoku_at_or_below_chance"] == ""
+    text = exports.latex(EARLY)
+    assert r"-- & early & -- & $50.0$ (1 of 3 seeds) & $50.0$ (1 of 3 seeds) \\" in text
+    assert r"-- & half & -- & $45.0$ (2 of 3 seeds) & $45.0$ (2 of 3 seeds) \\" in text
+
+
 def test_latex_is_escaped() -> None:
     text = exports.latex(named("a_b & 50% {x}"))
     assert r"a\_b \& 50\% \{x\}" in text

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from board_cases import REFERENCE, board, entry, track, unfinished
 
 from dare_platform.board import Board, Row
-from dare_platform.board_facts import RunFact
+from dare_platform.board_facts import EntryFacts, RunFact
 from dare_platform.tracks import load_track
+from dare_platform.verdict import escaped_prose, unescaped
 
 HIGH = entry("bgpo", [0.60, 0.62, 0.61])
 NEAR = entry("cj_grpo", [0.59, 0.63, 0.60])
@@ -34,7 +36,7 @@ def test_a_separated_leader() -> None:
 def test_a_leader_that_is_not_separated() -> None:
     assert board(REFERENCE, HIGH, NEAR).verdict == (
         "**bgpo leads, but not provably.** On llada-tiny it gains 41.0 ± 2.5 points over the untouched model; "
-        "cj_grpo (40.7 ± 5.2) cannot be told apart from it with 3 seeds."
+        "cj\\_grpo (40.7 ± 5.2) cannot be told apart from it with 3 seeds."
     )
 
 
@@ -56,6 +58,49 @@ def test_none_ranked() -> None:
     waiting = unfinished("bgpo", RunFact("train", 0, "queued"))
     assert board().verdict == "**Nothing is ranked yet on llada-tiny.** No entry is running."
     assert board(REFERENCE, waiting).verdict == "**Nothing is ranked yet on llada-tiny.** 1 entry is running."
+
+
+def test_too_few_seeds_are_said() -> None:
+    assert board(REFERENCE, entry("a", [0.5])).verdict == (
+        "**Nothing is ranked yet on llada-tiny.** No entry is running. "
+        "1 entry has fewer than the 3 seeds that a rank needs."
+    )
+
+
+HOSTILE = (
+    "**bold** _x_",
+    "[a](https://evil.example)",
+    "www.evil.example",
+    "`code` $x$ :red[y] :smile:",
+    "<script>alert(1)</script>",
+    "# title | cell",
+    "a@evil.example",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_text_in_every_verdict(name: str) -> None:
+    def called(found: EntryFacts, name: str) -> EntryFacts:
+        return replace(found, name=name)
+
+    boards = [
+        board(REFERENCE, called(HIGH, name)),
+        board(REFERENCE, called(HIGH, name), LOW),
+        board(REFERENCE, HIGH, called(LOW, name)),
+        board(REFERENCE, called(HIGH, name), called(NEAR, name + " 2")),
+        board(REFERENCE, called(entry("a", [0.19, 0.25, 0.21]), name), called(entry("b", [0.2, 0.18, 0.21]), "b")),
+    ]
+    for made in boards:
+        assert name in unescaped(made.verdict)
+        bare = re.sub(r"\\.", "", made.verdict)
+        assert not set("`_[]<>$|#") & set(bare)
+        assert bare.count("**") == 2
+        assert not re.search(r"www\.|://|@\w", made.verdict)
+
+
+def test_code_in_a_sentence_stays_code_and_the_rest_is_text() -> None:
+    assert escaped_prose("`gives_gradient` failed: [x](y) *z*") == "`gives_gradient` failed\\: \\[x\\]\\(y\\) \\*z\\*"
+    assert escaped_prose("one ` only") == "one \\` only"
 
 
 def test_harm_is_said() -> None:
@@ -124,6 +169,36 @@ def test_fewer_seeds_than_required_are_shown_and_not_ranked(seeds: int) -> None:
     assert cell.greedy is not None
     assert cell.greedy.seeds == cell.seeds_done == seeds
     assert (cell.greedy.half_width is None) == (seeds == 1)
+    assert (cell.state, cell.is_preliminary, cell.significant) == ("preliminary", True, False)
+    assert cell.detail == f"{seeds} of 3 seeds; no other is queued."
+    assert found.preliminary_gain is not None
+    assert (found.preliminary_gain.value, found.preliminary_gain.seeds) == (pytest.approx(0.3), seeds)
+    assert found.preliminary_reward_gain is not None
+
+
+def test_a_preliminary_gain_needs_a_seed_of_the_reference() -> None:
+    late = replace(REFERENCE, numbers=tuple(number for number in REFERENCE.numbers if number.seed == 2))
+    found = row(board(late, entry("a", [0.5, 0.5])), "a")
+    assert (found.gain, found.preliminary_gain) == (None, None)
+
+
+def test_a_reference_with_too_few_seeds_ranks_nobody() -> None:
+    found = row(board(entry("untouched", [0.2]), HIGH), "bgpo")
+    assert (found.gain, found.rank, found.cells["sudoku"].state) == (None, None, "measured")
+    assert found.preliminary_gain is not None
+    assert found.preliminary_gain.seeds == 1
+    assert not found.cells["sudoku"].significant
+
+
+def test_a_complete_row_and_the_reference_have_nothing_preliminary() -> None:
+    made = board(REFERENCE, HIGH)
+    assert [r.preliminary_gain for r in made.rows] == [None, None]
+    assert row(board(entry("untouched", [0.2])), "untouched").preliminary_gain is None
+
+
+def test_chance_is_not_judged_on_too_few_seeds_but_zero_is_seen() -> None:
+    cell = row(board(REFERENCE, entry("a", [0.0])), "a").cells["sudoku"]
+    assert (cell.exactly_zero, cell.at_or_below_chance) == (True, False)
 
 
 def test_one_required_seed_is_ranked_without_an_interval() -> None:
@@ -174,6 +249,9 @@ def test_a_retried_run() -> None:
 def test_a_running_seed_says_how_far_it_is() -> None:
     active = RunFact("train", 2, "working", step=184, of=400)
     assert cell_of(active, done=(0.4, 0.5)) == ("running", "Seed 2 is training, 184 of 400.")
+    cell = row(board(REFERENCE, unfinished("a", active, done=(0.4, 0.5))), "a").cells["sudoku"]
+    assert cell.greedy is not None
+    assert (cell.is_preliminary, cell.greedy.value, cell.significant) == (True, pytest.approx(0.45), False)
 
 
 def test_waiting_seeds() -> None:
@@ -184,6 +262,10 @@ def test_waiting_seeds() -> None:
 
 def test_nothing_run_and_cancelled() -> None:
     assert cell_of() == ("not_run", "Required by the track, not run yet.")
+    assert cell_of(RunFact("train", 2, "cancelled"), done=(0.4, 0.5)) == (
+        "preliminary",
+        "2 of 3 seeds; the others were cancelled.",
+    )
     assert cell_of(RunFact("train", 0, "cancelled")) == ("not_run", "Cancelled before it was finished.")
 
 

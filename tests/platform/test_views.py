@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from played import built_in, isolation, register, steps, succeed, take, upload, work_off, worker
-from sqlalchemy import select, update
+from played import built_in, given, isolation, register, steps, succeed, take, tiny, upload, work_off, worker
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from dare_platform import checks, endings, entries, rankings, views
 from dare_platform.database import Database, now
 from dare_platform.lease import Claim
 from dare_platform.models import LOCAL_ACCOUNT, Entry, MetricPoint, Run, Worker
+from dare_platform.uploads import read_builtin
 from dare_platform.views.curves import thinned
 from dare_platform.views.shapes import Point
 from dare_platform.views.words import about, duration, log_lines, seconds_left
@@ -147,6 +148,8 @@ def test_a_finished_run_shows_scores_usage_and_how_its_reward_rose(session: Sess
     succeed(session, claimed, lambda run, task: 0.5)
     view = run_view(session, claimed.run_id)
     assert view.headline == "**Finished in 0 s.** Reward 0.21 → 0.32. All done."
+    session.execute(update(Run).where(Run.id == claimed.run_id).values(sentence="Trained. Reward 0.20 → 0.30."))
+    assert run_view(session, claimed.run_id).headline == "**Finished in 0 s.** Trained. Reward 0.20 → 0.30."
     assert states(view) == "prepare:done train:done finish:done"
     assert view.usage is not None
     assert view.usage.device_seconds == 8.0
@@ -216,6 +219,84 @@ def test_a_later_attempt_replaces_the_steps_that_it_repeats(session: Session) ->
     reward = next(series for series in run_view(session, first.run_id).metrics if series.name == "reward")
     assert [point.step for point in reward.points] == [1, 2, 3, 4, 5]
     assert reward.points[3].value == 0.9
+    curve = views.curves(session, [view.summary.entry_id for view in [run_view(session, first.run_id)]], "llada-tiny",
+                         "reward").curves[0]  # fmt: skip
+    assert curve.points == reward.points
+
+
+def test_of_each_step_the_highest_token_wins_in_whatever_order_they_were_written(session: Session) -> None:
+    submit(session)
+    claimed = taken(session)
+    tokens = [claimed.token]
+    for _ in range(2):
+        endings.fail(session, claimed.run_id, "lost_worker", actor="reaper", token=claimed.token, outcome="lost")
+        session.execute(update(Run).where(Run.id == claimed.run_id).values(not_before=0.0, priority=9))
+        claimed = taken(session)
+        tokens.append(claimed.token)
+    assert tokens == sorted(tokens)
+    for attempt, repeated in ((1, (1, 2, 3, 4, 5)), (3, (3, 4)), (2, (2, 3, 4, 5))):
+        for step in repeated:
+            session.add(
+                MetricPoint(
+                    run_id=claimed.run_id,
+                    token=tokens[attempt - 1],
+                    name="m",
+                    step=step,
+                    value=attempt + step / 10,
+                    device_seconds=1.0,
+                )
+            )
+    session.flush()
+    merged = next(series for series in run_view(session, claimed.run_id).metrics if series.name == "m")
+    assert [(point.step, point.value) for point in merged.points] == [
+        (1, 1.1), (2, 2.2), (3, 3.3), (4, 3.4), (5, 2.5),
+    ]  # fmt: skip
+
+
+def test_a_long_run_sends_at_most_400_points_a_line_and_curves_keep_them_all(session: Session) -> None:
+    entry = submit(session)
+    claimed = taken(session)
+    session.execute(
+        insert(MetricPoint),
+        [
+            {
+                "run_id": claimed.run_id, "token": 1, "name": name, "step": step, "device_seconds": 1.0,
+                "value": step % 7,
+            }
+            for name in ("reward", "kl")
+            for step in range(1, 1501)
+        ],
+    )  # fmt: skip
+    for series in run_view(session, claimed.run_id).metrics:
+        assert 200 < len(series.points) <= 400
+    assert len(views.curves(session, [entry], "llada-tiny", "reward").curves[0].points) == 1500
+
+
+def test_a_history_names_the_run_and_the_worker(session: Session) -> None:
+    entry = submit(session)
+    claimed = taken(session)
+    succeed(session, claimed, lambda run, task: 0.5)
+    endings.release_dependants(session, claimed.run_id)
+    history = entry_view(session, entry).history
+    seed = claimed.job.seed
+    leased = next(event for event in history if event.sentence == "queued → leased")
+    assert (leased.actor, leased.run, leased.run_id) == (
+        "worker w1",
+        f"train · llada-tiny · seed {seed}",
+        claimed.run_id,
+    )
+    released = next(event for event in history if event.sentence == "blocked → queued")
+    assert (released.actor, released.run) == (f"end of training, seed {seed}", f"evaluate · llada-tiny · seed {seed}")
+
+
+def test_a_failure_in_somebodys_words_stays_text(session: Session) -> None:
+    submit(session)
+    claimed = taken(session)
+    said = "`loss` raised ValueError: [x](https://evil.example) **$y$**"
+    endings.fail(session, claimed.run_id, "user_error", said, actor="w", token=claimed.token)
+    headline = run_view(session, claimed.run_id).headline
+    assert headline.startswith("**`loss` raised ValueError\\: \\[x\\]\\(")
+    assert "://" not in headline
 
 
 # --- an entry -------------------------------------------------------------------------------------------------------
@@ -262,6 +343,17 @@ def test_an_entry_through_its_life(session: Session) -> None:
     view = entry_view(session, entry)
     assert view.headline == "**Withdrawn.** Results stay readable; they are not ranked."
     assert (view.withdrawn_reason, view.withdrawn_at is not None) == ("wrong weights", True)
+
+
+def test_a_complete_entry_with_too_few_seeds_says_so(session: Session) -> None:
+    few = given(read_builtin("bgpo", None, tiny(), ["llada-tiny"], seeds=(0,)))
+    entry = entries.submit(session, LOCAL_ACCOUNT, few, "k").entry_id
+    work_off(session)
+    assert entry_view(session, entry).headline == (
+        "**Complete.** 2 of 2 runs succeeded. Preliminary: 1 of the 3 seeds that a place on the board needs."
+    )
+    row = rankings.board(session, "tiny 1.0", "llada-tiny").rows[0]
+    assert (row.class_name, row.status, row.cells["sudoku"].state) == ("BGPO", "complete", "preliminary")
 
 
 def test_a_rejected_entry_says_what_failed(session: Session) -> None:
@@ -329,9 +421,10 @@ def test_curves_say_who_did_not_log_a_metric(session: Session) -> None:
 
 def test_thinning_keeps_the_extremes() -> None:
     points = [Point(step, 0.0, 1.0 if step == 777 else -1.0 if step == 1234 else 0.0) for step in range(3000)]
+    points[2000] = Point(2000, 0.0, None)
     kept = thinned(points)
     assert len(kept) <= 400
-    assert {777, 1234} <= {point.step for point in kept}
+    assert {777, 1234, 2000} <= {point.step for point in kept}
     assert [point.step for point in kept] == sorted(point.step for point in kept)
 
 

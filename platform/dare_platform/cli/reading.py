@@ -23,7 +23,7 @@ from dare_platform.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from dare_platform.board import Board, Row
+    from dare_platform.board import Board, Cell, Row
     from dare_platform.views import EntrySummary, EntryView, RunSummary, RunView
 
 FOLLOW_SECONDS = 1.0
@@ -39,6 +39,13 @@ def add_to(app: typer.Typer, entries_panel: str, runs_panel: str) -> None:
     ]
     for panel, command in panels:
         app.command(rich_help_panel=panel)(command)
+
+
+def _said(markdown: str) -> str:
+    """A sentence of the pages for a terminal: without its stars and without what keeps names from being markup."""
+    from dare_platform.verdict import unescaped
+
+    return unescaped(plain(markdown))
 
 
 def entries(
@@ -72,7 +79,7 @@ def _title(entry: EntrySummary) -> str:
 
 def _show_entry(entry: EntryView) -> None:
     summary = entry.summary
-    write(f"{summary.name} ({summary.id}), {summary.kind}, track {summary.track}\n{plain(entry.headline)}")
+    write(f"{summary.name} ({summary.id}), {summary.kind}, track {summary.track}\n{_said(entry.headline)}")
     if entry.ending:
         write(
             f"{entry.ending.sentence} {'Charged' if entry.ending.charged else 'Not charged'}. {entry.ending.next_step}"
@@ -125,7 +132,7 @@ def _stands(run: RunSummary) -> str:
 def _show_run(run: RunView) -> None:
     summary = run.summary
     write(f"{summary.entry_name}, {summary.kind}, {summary.backbone}, seed {summary.seed} ({summary.id})")
-    write(plain(run.headline))
+    write(_said(run.headline))
     write(" ".join({"done": "✓", "active": "●", "failed": "✗"}.get(s.state, "○") + " " + s.name for s in run.stages))
     if run.isolation:
         write(run.isolation)
@@ -172,7 +179,7 @@ def logs(
             break
         time.sleep(FOLLOW_SECONDS)
     if follow:
-        say(plain(view.headline))
+        say(_said(view.headline))
     elif not seen:
         say(f"No log yet: {view.summary.sentence}.")
 
@@ -195,7 +202,7 @@ def queue(as_json: AsJson = False) -> None:
     if as_json:
         write_json(view)
         return
-    write(plain(view.headline))
+    write(_said(view.headline))
     if view.running:
         show(_runs_table(view.running))
     if view.waiting:
@@ -233,7 +240,7 @@ def leaderboard(track: Track = "tiny", backbone: Backbone = None, as_json: AsJso
 
         write(exports.json(board))
         return
-    write(plain(board.verdict))
+    write(_said(board.verdict))
     if not board.rows:
         say("No entry yet. Submit the first ones: dare submit untouched, dare submit bgpo")
         return
@@ -248,19 +255,30 @@ def leaderboard(track: Track = "tiny", backbone: Backbone = None, as_json: AsJso
 
 
 def _board_row(row: Row, tasks: Sequence[str]) -> list[object]:
-    from dare_platform.statistics import in_words
+    from dare_platform.statistics import in_words, written
 
     low, high = row.rank or (0, 0)
     rank = "ref" if row.kind != "method" else "—" if row.rank is None else str(low) if low == high else f"{low}–{high}"
     gain = "0" if row.kind == "reference" else in_words(row.gain, signed=True) if row.gain else "not ranked"
-    cells = []
-    for task in tasks:
-        cell = row.cells[task]
-        text = (
-            in_words(cell.greedy) if cell.greedy else "—" if cell.state == "not_asked" else cell.state.replace("_", " ")
-        )
-        cells.append(text + (" ≤ chance" if cell.at_or_below_chance else ""))
-    return [rank, row.name, gain, *cells, row.seeds, row.status]
+    if row.kind in ("baseline", "control") and row.gain is None:
+        gain = "preliminary" if row.preliminary_gain else "incomplete"
+    if row.preliminary_gain is not None:
+        seeds = row.preliminary_gain.seeds
+        value, _ = written(row.preliminary_gain.value, signed=True)
+        gain += f"\n{value}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    return [rank, row.name, gain, *(_board_cell(row.cells[task]) for task in tasks), row.seeds, row.status]
+
+
+def _board_cell(cell: Cell) -> str:
+    """A value with what must be said of it, or its state."""
+    from dare_platform.statistics import in_words, written
+
+    if cell.greedy is None:
+        return "—" if cell.state == "not_asked" else cell.state.replace("_", " ")
+    if cell.state == "measured":
+        return in_words(cell.greedy) + (" ≤ chance" if cell.at_or_below_chance else "")
+    mark = {"running": "◔ ", "failed": "failed, ", "retrying": "retrying, "}.get(cell.state, "")
+    return f"{written(cell.greedy.value)[0]}\n{mark}{cell.seeds_done} of {cell.seeds_required} seeds"
 
 
 def export(

@@ -14,6 +14,7 @@ from dare.source import AlgorithmSource, read_source
 from dare_platform.entry_settings import SettingView, compare
 from dare_platform.entry_status import EntryStatus, sentence_of, status_of
 from dare_platform.models import Algorithm, AlgorithmVersion, AuditLog, Entry, Run, TrackVersion
+from dare_platform.tracks import tracks
 from dare_platform.views.queue import place_of
 from dare_platform.views.rows import ending, events, hyperparameters, summaries
 from dare_platform.views.shapes import CellRuns, Ending, EntrySummary, EntryView, RunSummary
@@ -47,7 +48,7 @@ def entry_view(session: Session, entry_id: str) -> EntryView | None:
     is_open = any(run.state not in ("succeeded", "failed", "cancelled") for run in runs)
     return EntryView(
         summary=summary,
-        headline=summary.sentence,
+        headline=summary.sentence + _too_few_seeds(summary, runs),
         summary_sentence=source.summary if source else UNTOUCHED if version is None else "",
         class_name=version.class_name if version else None,
         base=source.base if source else None,
@@ -69,6 +70,21 @@ def entry_view(session: Session, entry_id: str) -> EntryView | None:
         can_cancel=is_open,
         can_retry=not is_open and summary.status in ("partial", "failed", "rejected", "withdrawn"),
     )
+
+
+def _too_few_seeds(summary: EntrySummary, runs: Sequence[RunSummary]) -> str:
+    """What a rank still needs when every run that was asked for has succeeded."""
+    track = tracks().get(summary.track)
+    if summary.status != "complete" or track is None:
+        return ""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for run in runs:
+        if run.kind == "evaluate":
+            seeds[run.backbone].add(run.seed)
+    fewest = min((len(found) for found in seeds.values()), default=0)
+    if fewest >= track.seeds_required:
+        return ""
+    return f" Preliminary: {fewest} of the {track.seeds_required} seeds that a place on the board needs."
 
 
 def _rows(

@@ -29,6 +29,7 @@ from dare_platform.views.words import state_in_words
 ALIVE_SECONDS = 60.0
 """A worker that has been silent for longer is not counted as alive."""
 SHOWN_EVENTS = 200
+KINDS = {"check": "the check", "train": "training", "evaluate": "evaluation", "score": "scoring"}
 
 
 def summaries(session: Session, *conditions: Any, order: Any = None, limit: int | None = None) -> list[RunSummary]:
@@ -111,14 +112,38 @@ def ending(run: Run) -> Ending | None:
 def events(session: Session, run_ids: Sequence[str]) -> tuple[EventView, ...]:
     """The history of some runs, oldest first: changes of state and wishes to cancel."""
     rows = session.execute(
-        select(RunEvent)
+        select(RunEvent, Run.kind, Run.seed, Backbone.slug)
+        .join(Run, Run.id == RunEvent.run_id)
+        .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
+        .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
         .where(RunEvent.run_id.in_(run_ids), RunEvent.kind.in_(("state", "cancel")))
         .order_by(RunEvent.at.desc(), RunEvent.run_id, RunEvent.seq.desc())
         .limit(SHOWN_EVENTS)
-    ).scalars()
+    ).all()
+    actors = _actors(session, {row.actor for row, *_ in rows})
     return tuple(
-        EventView(at=row.at, actor=row.actor, kind=row.kind, sentence=_event(row)) for row in reversed([*rows])
+        EventView(
+            at=row.at,
+            actor=actors[row.actor],
+            kind=row.kind,
+            sentence=_event(row),
+            run_id=row.run_id,
+            run=f"{kind} · {backbone} · seed {seed}",
+        )
+        for row, kind, seed, backbone in reversed(rows)
     )
+
+
+def _actors(session: Session, found: set[str]) -> dict[str, str]:
+    """Who did something, as people know them: `worker ID` becomes the worker's name, `run ID` what that run is."""
+    by_kind: dict[str, list[str]] = {"worker": [], "run": []}
+    for kind, _, id in (actor.partition(" ") for actor in found):
+        by_kind.get(kind, []).append(id)
+    workers = session.execute(select(Worker.id, Worker.name).where(Worker.id.in_(by_kind["worker"])))
+    runs = session.execute(select(Run.id, Run.kind, Run.seed).where(Run.id.in_(by_kind["run"])))
+    names = {f"worker {id}": f"worker {name}" for id, name in workers}
+    names |= {f"run {id}": f"end of {KINDS[kind]}, seed {seed}" for id, kind, seed in runs}
+    return {actor: names.get(actor, actor) for actor in found}
 
 
 def _event(row: RunEvent) -> str:

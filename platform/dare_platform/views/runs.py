@@ -26,6 +26,7 @@ from dare_platform.models import (
     Usage,
     Worker,
 )
+from dare_platform.verdict import escaped_prose
 from dare_platform.views.curves import series_of
 from dare_platform.views.queue import place_of
 from dare_platform.views.rows import alarms, ending, events, last_attempt, summaries
@@ -107,18 +108,21 @@ def _headline(
     metrics: tuple[Series, ...],
 ) -> str:
     if place is not None:
-        waits = f" Attempt {run.attempts} failed: {run.sentence} Nothing is charged." if run.cause else ""
-        return place.sentence + waits
+        if not run.cause:
+            return place.sentence
+        why = escaped_prose(run.sentence or run.cause)
+        return f"{place.sentence} Attempt {run.attempts} failed: {why} Nothing is charged."
     if ended is not None:
         pays = "It is charged." if ended.charged else "Nothing is charged."
-        return f"**{ended.sentence}** {pays} {ended.next_step}"
+        return f"**{escaped_prose(ended.sentence)}** {pays} {ended.next_step}"
     if run.state == "cancelled":
         step = f" at step {run.step}" if run.step is not None else ""
         return f"**Cancelled{step}.** Nothing more will be done."
     if run.state == "succeeded":
         took = duration((run.finished_at or 0.0) - (run.started_at or run.created_at))
-        rose = _rise(metrics)
-        return f"**Finished in {took}.** {rose}{run.sentence or ''}".strip()
+        said = run.sentence or ""
+        rose = "" if "Reward " in said else _rise(metrics)
+        return f"**Finished in {took}.** {rose}{escaped_prose(said)}".strip()
     if run.cancel_requested_at is not None:
         return "**Stopping.** Its worker has been asked to end it."
     if silence is not None and silence > SILENT_SECONDS:

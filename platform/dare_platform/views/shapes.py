@@ -140,8 +140,12 @@ class EventView:
 
     at: float
     actor: str
+    """A worker by its name, another run by what it is."""
     kind: str
     sentence: str
+    run_id: str
+    run: str
+    """`train · llada-tiny · seed 0`."""
 
 
 @dataclass(frozen=True)
