@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from sqlalchemy.orm import Session
 
-from dare.catalog import families
+from dare.catalog import algorithms, families
 from dare.spec import TaskProtocol
 from dare.tasks import load_task
 from dare_platform import statistics
@@ -26,13 +26,6 @@ from dare_platform.tracks import Track, UnknownTrackError, tracks
 from dare_platform.verdict import verdict
 
 SCORER: str = TaskProtocol.model_fields["scorer"].default
-PAPER_KINDS: Mapping[str, frozenset[str]] = {
-    "sft": frozenset({"masked", "block"}),
-    "bgpo": frozenset({"masked", "block"}),
-    "cj_grpo": frozenset({"masked", "block"}),
-    "ebpo": frozenset({"block"}),
-}
-"""Kinds of family that a method was published or released for; "masked" for all others."""
 
 
 def board(session: Session, track: Track | str, backbone: str) -> Board:
@@ -102,12 +95,18 @@ def _columns(track: Track, tasks: Mapping[str, TaskFacts]) -> tuple[Column, ...]
                 task=column.task,
                 title=task.title,
                 role=column.role,
-                items=known.items if known else None,
+                items=min(known.items, column.limit or known.items) if known else None,
                 chance_floor=known.chance_floor if known else task.chance_floor,
                 notes=tuple(task.notes),
             )
         )
     return tuple(columns)
+
+
+def _published_for(algorithm: str) -> frozenset[str]:
+    """Kinds of family that a built-in method was published for. One that has left the catalog is no extension."""
+    source = algorithms().get(algorithm)
+    return source.published_for if source else frozenset({"masked", "block"})
 
 
 def by_seed(entry: EntryFacts, task: str, metric: str, decoding: str) -> dict[int, float]:
@@ -212,9 +211,7 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
         algorithm=entry.algorithm,
         kind=entry.kind,
         built_in=entry.built_in,
-        extension=entry.built_in
-        and entry.kind == "method"
-        and kind not in PAPER_KINDS.get(entry.algorithm, frozenset({"masked"})),
+        extension=entry.built_in and entry.kind == "method" and kind not in _published_for(entry.algorithm),
         status=entry.status,
         cells=cells,
         gain=gain if counts else None,

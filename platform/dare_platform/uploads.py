@@ -20,9 +20,6 @@ from dare_platform.tracks import Track
 
 UNTOUCHED = "untouched"
 """Name of the reference: the backbone as it is, evaluated and never trained."""
-BASELINES = frozenset({"sft"})
-CONTROL = "shuffled"
-"""Built-in algorithms whose name begins so are controls: their reward carries no information."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,59}")
 
 
@@ -140,12 +137,11 @@ def read_builtin(
 
 
 def kind_of(built_in: str) -> RowKind:
-    """What part a built-in algorithm plays on a board."""
+    """What part a built-in algorithm plays on a board: imitating the right answers is the baseline of all RL."""
     if built_in == UNTOUCHED:
         return "reference"
-    if built_in in BASELINES:
-        return "baseline"
-    return "control" if built_in.startswith(CONTROL) else "method"
+    source = algorithms().get(built_in)
+    return "baseline" if source is not None and source.trains_on == "demonstrations" else "method"
 
 
 def _report(

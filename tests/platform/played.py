@@ -94,7 +94,7 @@ def steps(session: Session, claimed: Claim, count: int, of: int = 32) -> None:
     events = [Event(at=0.0, kind="stage", stage="train")]
     events += [
         Event(
-            at=float(step), kind="step", stage="train", step=step, of=of, forwards=2.0 * step,
+            at=float(step), kind="step", stage="train", step=step, of=of, forwards=1.0 * step,
             device_seconds=float(step), metrics={"reward": 0.2 + 0.01 * step, "kl": 0.001 * step},
         )
         for step in range(1, count + 1)

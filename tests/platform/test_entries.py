@@ -60,7 +60,7 @@ def test_a_builtin_trains_at_once_and_is_evaluated_afterwards(session: Session) 
         else:
             assert job.train is not None
             assert job.train.algorithm.hyperparameters["mc_samples"] == 4
-            assert job.train.algorithm.hyperparameters["clip_low"] == 0.2  # every value, defaults included
+            assert job.train.algorithm.hyperparameters["advantage"] == "grpo"  # every value, defaults included
     messages = [json.loads(row.payload_json)["run_id"] for row in session.execute(select(Outbox)).scalars()]
     assert sorted(messages) == sorted(run.id for run in found if run.state == "queued")
 
@@ -130,7 +130,7 @@ def test_the_same_key_leads_to_the_same_entry(session: Session) -> None:
 
 def test_identical_content_leads_to_the_entry_that_is_there(session: Session) -> None:
     first = submit(session, built_in("bgpo"))
-    spelled_out = submit(session, built_in("bgpo", "mc_samples: 16\nclip_low: 0.2\n"), "k2")
+    spelled_out = submit(session, built_in("bgpo", "mc_samples: 16\nadvantage: grpo\n"), "k2")
     assert (spelled_out.entry_id, spelled_out.created) == (first.entry_id, False)
     assert spelled_out.sentence.startswith(f"This entry is identical to `{first.entry_id}` (bgpo, ")
     assert submit(session, built_in("bgpo", None, "llada-tiny", "sdar-tiny"), "k3").created
@@ -240,7 +240,7 @@ def test_no_backbone_is_a_problem() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("untouched", "reference"), ("sft", "baseline"), ("shuffled_rewards", "control"), ("bgpo", "method")],
+    [("untouched", "reference"), ("sft", "baseline"), ("bgpo", "method"), ("d1", "method")],
 )
 def test_the_part_that_a_builtin_plays(name: str, kind: str) -> None:
     assert entries.kind_of(name) == kind

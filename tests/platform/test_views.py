@@ -303,22 +303,22 @@ def test_a_failure_in_somebodys_words_stays_text(session: Session) -> None:
 
 
 def test_an_entry_shows_its_settings_cells_and_command(session: Session) -> None:
-    entry = submit(session, "bgpo", "mc_samples: 4\nclip_low: 1.0e-5\n", "llada-tiny", "sdar-tiny")
+    entry = submit(session, "d1", "prompt_mask: 0.5\nclip_low: 1.0e-5\n", "llada-tiny", "sdar-tiny")
     view = entry_view(session, entry)
     assert view.headline == "**Waiting.** 0 of 12 runs done."
     assert [(s.name, s.default, s.value) for s in view.settings if s.changed] == [
-        ("clip_low", 0.2, 1e-5),
-        ("mc_samples", 16, 4),
+        ("clip_low", 0.5, 1e-5),
+        ("prompt_mask", 0.15, 0.5),
     ]
-    assert view.settings_text == "clip_low: 1.0e-05\nmc_samples: 4\n"
+    assert view.settings_text == "clip_low: 1.0e-05\nprompt_mask: 0.5\n"
     assert [(cell.backbone, cell.seed, len(cell.runs)) for cell in view.cells] == [
         (backbone, seed, 2) for backbone in ("llada-tiny", "sdar-tiny") for seed in (0, 1, 2)
     ]
-    assert view.class_name == "BGPO"
-    assert view.summary_sentence.startswith("BGPO: a lower bound")
+    assert view.class_name == "D1"
+    assert view.summary_sentence.startswith("d1 (diffu-GRPO)")
     assert view.rerun_command == (
-        "dare submit bgpo --track tiny --backbone llada-tiny --backbone sdar-tiny "
-        "--set clip_low=1e-05 --set mc_samples=4"
+        "dare submit d1 --track tiny --backbone llada-tiny --backbone sdar-tiny "
+        "--set clip_low=1e-05 --set prompt_mask=0.5"
     )
     assert view.place is not None
 
