@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dare.problems import Problem, nearest
 from dare.source import AlgorithmSource, literal_set, read_source
-from dare.source_names import module_tree, names_of, qualified
+from dare.source_names import module_tree, names_of, parsed, qualified
 from dare.spec import BackboneRef, Frozen, SamplingConfig
 
 RECORDED = {"step_map": "step maps", "x0": "predicted tokens", "confidence": "confidences", "tree": "trees"}
@@ -118,7 +118,7 @@ def families() -> dict[str, FamilyRecord]:
 
 def _family(folder: Path) -> FamilyRecord:
     """Class attributes of the class that `FAMILY` is an instance of, or the keywords that it is made with."""
-    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    tree = parsed((folder / "__init__.py").read_text(encoding="utf-8"))
     said: dict[str, ast.expr] = {}
     for node in tree.body:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None

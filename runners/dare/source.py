@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from dare.hyperparameters import Hyperparameter, check_values, settled
 from dare.problems import Problem, in_file_order
-from dare.source_names import ALGORITHM, Names, hooks, module_tree, names_of, qualified
+from dare.source_names import ALGORITHM, Names, hooks, module_tree, names_of, parsed, qualified
 from dare.source_rules import rule_problems
 from dare.source_values import NO_VALUE, constant, read_field
 from dare.spec import Hyperparameters
@@ -127,7 +127,7 @@ def parse(content: bytes, file_name: str) -> ast.Module | Problem:
             return Problem("not_utf8", 1, text)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an escape like "\d" in their file is not ours to report
-            return ast.parse(text.removeprefix("\ufeff"))
+            return parsed(text.removeprefix("\ufeff"))
     except SyntaxError as error:
         line = error.lineno or 1
         return Problem("syntax", line, f"`{file_name}` line {line}: {error.msg}.")

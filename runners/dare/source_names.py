@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import resources
@@ -50,6 +51,16 @@ def qualified(node: ast.expr, names: Names) -> str | None:
     return ".".join([names.get(node.id, node.id), *reversed(parts)])
 
 
+PARSING = threading.Lock()
+"""Held around every `ast.parse`: in two threads at once, Python 3.11 may raise SystemError."""
+
+
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a text."""
+    with PARSING:
+        return ast.parse(text)
+
+
 @cache
 def module_tree(module: str) -> ast.Module | None:
     """Syntax tree of one of our own modules, `dare.algorithms.d1`; None if there is no such file."""
@@ -57,7 +68,7 @@ def module_tree(module: str) -> ast.Module | None:
     if parts[0] != "dare" or len(parts) < 2 or not all(part.isidentifier() for part in parts):
         return None
     file = resources.files("dare").joinpath(*parts[1:-1], f"{parts[-1]}.py")
-    return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return parsed(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 @cache

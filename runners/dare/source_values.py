@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dare.hyperparameters import Hyperparameter, Scalar, as_typed, misfit
 from dare.problems import Problem
-from dare.source_names import module_tree, names_of, qualified
+from dare.source_names import PARSING, module_tree, names_of, qualified
 from dare.spec import HyperparameterValue
 
 SCALARS = ("bool", "int", "float", "str")
@@ -61,9 +61,11 @@ def _type(annotation: ast.expr, tree: ast.Module, depth: int = 0) -> _Type | Non
         return None
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         try:
-            return _type(ast.parse(annotation.value, mode="eval").body, tree, depth + 1)
+            with PARSING:
+                quoted = ast.parse(annotation.value, mode="eval").body
         except SyntaxError:
             return None
+        return _type(quoted, tree, depth + 1)
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         sides = [annotation.left, annotation.right]
         kept = [side for side in sides if not (isinstance(side, ast.Constant) and side.value is None)]
