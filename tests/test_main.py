@@ -45,6 +45,8 @@ def test_training_settings_come_from_a_file_and_a_wrong_part_is_named(tmp_path: 
     done = CliRunner().invoke(app, [*common, "--out", str(tmp_path / "a"), "--settings", str(good)])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "a" / "model" / "model.safetensors").is_file()
+    assert not (tmp_path / "a" / "checkpoint").exists()
+    assert "rehearse" in done.output
     other = CliRunner().invoke(app, [*common, "--out", str(tmp_path / "a"), "--seed", "9"])
     assert other.exit_code == 2
     assert "already holds another job" in other.output.replace("\n", " ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -48,14 +49,18 @@ def refuse(sentence: object) -> NoReturn:
 class Live:
     """Progress of a run on a terminal: stage, step, reward, time left. Plain lines where there is no terminal."""
 
+    LINE_SECONDS = 5.0
+
     def __init__(self) -> None:
+        self._told = -self.LINE_SECONDS
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
         self._task = self._progress.add_task("prepare", total=None)
         self._stage = "prepare"
 
     def __enter__(self) -> Live:
-        self._progress.start()
+        if console.is_terminal:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,6 +68,9 @@ class Live:
 
     def show(self, event: Event) -> None:
         """Show one event."""
+        if not console.is_terminal:
+            self._tell(event)
+            return
         if event.kind == "stage":
             self._stage = event.stage or ""
             self._progress.update(self._task, description=f"{self._stage} {event.detail or ''}".strip())
@@ -75,14 +83,28 @@ class Live:
                     words.append(f"{name} {event.metrics[name]:.3f}")
             self._progress.update(self._task, description=" · ".join(words), completed=event.step, total=event.of)
 
+    def _tell(self, event: Event) -> None:
+        """A line per stage and alarm, and one every few seconds in between: for logs."""
+        if event.kind == "stage":
+            console.print(f"{event.stage}: {event.detail or ''}".rstrip(": "), highlight=False, markup=False)
+        elif event.kind == "alarm":
+            console.print(f"alarm {event.stage}: {event.detail}", highlight=False, markup=False)
+        elif event.kind in ("step", "progress") and time.monotonic() - self._told >= self.LINE_SECONDS:
+            self._told = time.monotonic()
+            numbers = [f"{name} {value:.3g}" for name, value in event.metrics.items() if value is not None]
+            place = f"{event.detail or 'step'} {event.step}" + (f" of {event.of}" if event.of else "")
+            console.print(" · ".join([place, *numbers]), highlight=False, markup=False)
 
-def conclude(directory: Path, data: Path | None) -> None:
-    """Run a directory with live progress, print how it ended, and exit accordingly."""
+
+def conclude(directory: Path, data: Path | None, tidy: bool = False) -> None:
+    """Run a directory with live progress, print how it ended, and exit accordingly. `tidy` removes the checkpoint."""
     from dare.run import EXIT_INTERRUPTED, JobError, run
 
     try:
         with Live() as live:
             result = run(directory, live.show, data)
+        if tidy and result.outcome == "succeeded":
+            shutil.rmtree(directory / "checkpoint", ignore_errors=True)
     except JobError as error:
         refuse(error)
     except KeyboardInterrupt:
@@ -158,7 +180,7 @@ def train(
     if given:
         refuse(f"{settings}: unknown part {sorted(given)[0]!r}; known: hyperparameters, settings, sampling")
     _write_job(out, job)
-    conclude(out, None)
+    conclude(out, None, tidy=True)
 
 
 @app.command()

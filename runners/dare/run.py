@@ -1,7 +1,8 @@
 """One run of one job directory: train, evaluate or check; resumable, and ended by exactly one `result.json`.
 
 The result is written last, by rename. A run that is killed leaves none and can be started again in the same directory:
-it continues from the last complete checkpoint or the last stored prediction.
+it continues from the last complete checkpoint or the last stored prediction. The checkpoint stays when the run has
+ended: whoever ordered the run removes it once the result is safe.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import logging
 import math
 import os
 import platform
-import shutil
 import signal
 import tempfile
 import time
@@ -29,7 +29,7 @@ import dare
 from dare.alarms import DivergedError, Watch
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
-from dare.checkpoint import artifact, commit, find, load_state, publish, save_state
+from dare.checkpoint import artifact, commit, load_state, publish, save_state
 from dare.data import DataError, load_data, prompt_rows
 from dare.evaluation import EvaluationError, evaluate
 from dare.executor import AlgorithmFaultError, ContractError, Executor, Used
@@ -371,8 +371,6 @@ def _write_result(directory: Path, result: Result) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(directory / "result.json")
-    if result.outcome == "succeeded":
-        shutil.rmtree(find(directory, "checkpoint") or directory / "checkpoint", ignore_errors=True)
 
 
 @contextmanager
