@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dare.spec import RunKind
 from dare_platform.errors import JobDirectoryError
 from dare_platform.inside import hash_inside, relative_parts
 from dare_platform.lease import Claim
@@ -23,6 +25,11 @@ MODEL = "model/"
 CHECKPOINT = "checkpoint"
 WHOLE_CHECKPOINTS = (CHECKPOINT, f".{CHECKPOINT}.old")
 """Names under which a runner leaves a whole checkpoint: the second, when it was killed while it replaced the first."""
+RESUMED: Mapping[RunKind, tuple[str, tuple[str, ...]]] = {
+    "train": (CHECKPOINT, WHOLE_CHECKPOINTS),
+    "evaluate": ("predictions", ("predictions",)),  # line by line: a runner leaves out what a kill tore
+}
+"""What a further attempt goes on from, and the names under which an earlier one may have left it."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,8 @@ def write_job_directory(settings: Settings, claim: Claim, weights: tuple[Weight,
         source.parent.chmod(0o555)
     for weight in weights:
         _place_weight(settings, directory, weight)
-    if claim.job.kind == "train":
-        _copy_checkpoint(settings, claim, directory)
+    if claim.job.kind in RESUMED:
+        _bring_earlier_work(settings, claim, directory, *RESUMED[claim.job.kind])
     return directory
 
 
@@ -104,19 +111,19 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target, follow_symlinks=False)
 
 
-def _copy_checkpoint(settings: Settings, claim: Claim, directory: Path) -> None:
-    """Bring the newest earlier attempt's `checkpoint/`, which its runner put in place by rename, hence whole."""
-    for token, name in product(range(claim.token - 1, 0, -1), WHOLE_CHECKPOINTS):
+def _bring_earlier_work(settings: Settings, claim: Claim, directory: Path, target: str, names: Sequence[str]) -> None:
+    """Copy what the newest earlier attempt left under one of the names to `target`, in place by rename."""
+    for token, name in product(range(claim.token - 1, 0, -1), names):
         earlier = directory_of(settings, claim.run_id, token) / name
         if not earlier.is_dir() or earlier.is_symlink():
             continue
-        unfinished = directory / f"{CHECKPOINT}.part"
+        unfinished = directory / f"{target}.part"
         shutil.copytree(earlier, unfinished, symlinks=True, ignore=_no_plain_file)
-        unfinished.rename(directory / CHECKPOINT)
+        unfinished.rename(directory / target)
         return
 
 
 def _no_plain_file(folder: str, names: list[str]) -> list[str]:
-    """Links, pipes and devices: no checkpoint of ours holds any."""
+    """Links, pipes and devices: nothing that we go on from holds any."""
     kinds = {name: os.lstat(Path(folder, name)).st_mode for name in names}
     return [name for name, mode in kinds.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]

@@ -89,6 +89,16 @@ def test_a_checkpoint_that_was_being_replaced_is_found_under_its_old_name(home: 
     assert (directory / "checkpoint" / "step").read_text() == "1"
 
 
+def test_a_retried_evaluation_goes_on_from_the_answers_that_are_there(home: Settings) -> None:
+    for token, text in ((1, "old"), (2, "newer")):
+        predictions = directory_of(home, "run1", token) / "predictions"
+        predictions.mkdir(parents=True)
+        (predictions / "sudoku.jsonl").write_text(text)
+    directory = write_job_directory(home, claim_of(evaluate_job(WORLD, trained=False), token=3), ())
+    assert (directory / "predictions" / "sudoku.jsonl").read_text() == "newer"
+    assert not (directory / "checkpoint").exists()
+
+
 # --- events ------------------------------------------------------------------------------------------------------
 
 

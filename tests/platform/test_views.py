@@ -162,6 +162,8 @@ def test_a_finished_run_shows_scores_usage_and_how_its_reward_rose(session: Sess
         ("countdown", "solved", "sampled", 0.5),
         ("countdown", "reward", "sampled", 0.5),
     ]
+    sudoku = [score for score in evaluated.scores if score.task == "sudoku"]
+    assert {(s.decoding, s.completions // s.n) for s in sudoku} == {("greedy", 1), ("sampled", 2)}
     assert states(evaluated) == "train:done prepare:done evaluate:done finish:done"
     assert not evaluated.self_reported
 
@@ -484,14 +486,23 @@ def test_views_read_only(database: Database) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(3, "a few s"), (31, "about 40 s"), (70, "about 2 min"), (2300, "about 40 min"), (53000, "about 15 h")],
+    [
+        (3, "a few s"),
+        (31, "about 40 s"),
+        (70, "about 2 min"),
+        (2300, "about 40 min"),
+        (4100, "about 1 h 10 min"),
+        (53000, "about 15 h"),
+    ],
 )
 def test_time_left_is_rounded_up_and_coarse(seconds: float, said: str) -> None:
     assert about(seconds) == said
 
 
 def test_durations() -> None:
-    assert [duration(s) for s in (40, 720, 11100)] == ["40 s", "12 min", "3 h 05 min"]
+    assert [duration(s) for s in (40, 720, 4200, 11100, 200_000)] == [
+        "40 s", "12 min", "1 h 10 min", "3 h 05 min", "2 days",
+    ]  # fmt: skip
 
 
 def test_time_left_follows_the_budget_that_ends_first() -> None:

@@ -15,7 +15,7 @@ from dare_platform.models import ACTIVE, Run
 from dare_platform.settings import Limits
 from dare_platform.views.rows import summaries, workers
 from dare_platform.views.shapes import QueuePlace, QueueView, RunSummary, WaitingRun, WorkerView
-from dare_platform.views.words import about, duration
+from dare_platform.views.words import duration
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def place_of(session: Session, run: Run) -> QueuePlace | None:
         sentence = f"**Waiting for a worker for {family}.** None is alive. Nothing is lost; it starts when one comes."
     else:
         last = min(worker.last_seen_seconds for worker in seen if worker.alive)
-        ahead = f" At most {about(at_most).removeprefix('about ')} ahead." if at_most else ""
+        ahead = f" At most {duration(at_most)} ahead." if at_most else ""
         alive = f"{takers} {'worker' if takers == 1 else 'workers'} alive, last seen {duration(last)} ago."
         sentence = f"**Waiting: position {position} of {len(same)} in {one.queue}.**{ahead} {alive}"
     return QueuePlace(position, len(same), one.queue, max(0.0, at - one.since), at_most, takers, sentence)

@@ -85,7 +85,7 @@ def run_view(session: Session, run_id: str, log_lines_shown: int = 200) -> RunVi
         sample=_sample(session, run_id),
         log_tail=log_lines(log, log_lines_shown),
         log_bytes=len(log.encode()),
-        scores=_scores(session, run_id),
+        scores=_scores(session, run_id, job),
         usage=_usage(session, run_id),
         artifacts=_artifacts(session, run_id),
         provenance=_provenance(session, run, job, attempt),
@@ -207,7 +207,8 @@ def _sample(session: Session, run_id: str) -> SampleView | None:
     )
 
 
-def _scores(session: Session, run_id: str) -> tuple[ScoreView, ...]:
+def _scores(session: Session, run_id: str, job: JobSpec) -> tuple[ScoreView, ...]:
+    samples = {protocol.task: protocol.samples for protocol in job.evaluate.protocols} if job.evaluate else {}
     rows = session.execute(
         select(TaskVersion.task_slug, Result)
         .join(Result, Result.task_version_id == TaskVersion.id)
@@ -222,6 +223,7 @@ def _scores(session: Session, run_id: str) -> tuple[ScoreView, ...]:
             value=row.value,
             standard_error=row.standard_error,
             n=row.n,
+            completions=row.n * (1 if row.decoding == "greedy" else samples.get(task, 1)),
             n_no_answer=row.n_no_answer,
             n_truncated=row.n_truncated,
             scorer=row.scorer,

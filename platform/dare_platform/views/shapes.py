@@ -111,7 +111,11 @@ class ScoreView:
     value: float
     standard_error: float | None
     n: int
+    """Items: what is independent, and what the error is taken over."""
+    completions: int
+    """Completions behind them: one an item when greedy, as many as the protocol asks when sampled."""
     n_no_answer: int
+    """Of the completions."""
     n_truncated: int
     scorer: str
     protocol: str

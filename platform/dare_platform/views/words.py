@@ -27,17 +27,19 @@ def about(seconds: float) -> str:
     if minutes < 10:
         return f"about {math.ceil(minutes)} min"
     if minutes < 90:
-        return f"about {5 * math.ceil(minutes / 5)} min"
+        return f"about {duration(300 * math.ceil(minutes / 5))}"
     return f"about {math.ceil(minutes / 60)} h"
 
 
 def duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 05 min`."""
+    """`40 s`, `12 min`, `3 h 05 min`, `2 days`."""
     seconds = max(0.0, seconds)
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes < 48 * 60 else f"{round(minutes / 60 / 24)} days"
 
 
 def seconds_left(
