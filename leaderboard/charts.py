@@ -285,7 +285,9 @@ def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
     measures = [measure for measure in (SAMPLED, GREEDY) if any(value["measure"] == measure for value in values)]
     slots = {SAMPLED: SLOTS[0].of(scheme), GREEDY: SLOTS[1].of(scheme)}
     shapes = {SAMPLED: "circle", GREEDY: "square"}
-    colour = alt.Color("measure:N", scale=alt.Scale(domain=measures, range=[slots[m] for m in measures]))
+    only_hollow = not any(value["final"] for value in values)
+    legend = alt.Legend(symbolFillColor="transparent") if only_hollow else alt.Legend()
+    colour = alt.Color("measure:N", scale=alt.Scale(domain=measures, range=[slots[m] for m in measures]), legend=legend)
     shape = alt.Shape("measure:N", scale=alt.Scale(domain=measures, range=[shapes[m] for m in measures]))
     y = alt.Y(
         "entry:N", sort=order, title=None, axis=alt.Axis(labelFontSize=13, labelLimit=180, labelPadding=12, ticks=False)
@@ -296,7 +298,8 @@ def before_after(board: Board, task: str, scheme: Scheme) -> Chart | None:
         {"measure": measure, "before": before}
         for measure, before in {value["measure"]: value["before"] for value in values}.items()
     ]
-    fill = alt.condition("datum.final", colour, alt.value(BACKGROUND.of(scheme)))
+    hollow = alt.value(BACKGROUND.of(scheme))
+    fill = hollow if only_hollow else alt.condition("datum.final", colour, hollow)
     x = alt.X("after:Q", title="per cent", axis=alt.Axis(tickCount=6, grid=True), scale=alt.Scale(zero=True, nice=True))
     chart = alt.layer(
         alt.Chart(alt.Data(values=untrained)).mark_rule(strokeDash=[4, 4]).encode(x="before:Q", color=colour),

@@ -125,12 +125,13 @@ def scores(found: Sequence[ScoreView]) -> str:
             Text(quantities.share(score.value), number=True),
             Text("—" if score.standard_error is None else quantities.share(score.standard_error), number=True),
             Text(quantities.count(score.n), number=True),
+            Text(quantities.count(score.completions), number=True),
             Text(quantities.count(score.n_no_answer), number=True),
             Text(score.scorer, code=True),
         )
         for score in found
     ]
-    heads = ("Task", "Measure", "Per cent", "s.e. over items", "Outputs", "Without answer", "Scorer")
+    heads = ("Task", "Measure", "Per cent", "s.e. over items", "Items", "Completions", "Without answer", "Scorer")
     return plain_table(heads, rows, "Scores of this run")
 
 

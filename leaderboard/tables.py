@@ -492,7 +492,7 @@ def partial_line(missing: int, of: int, view: BoardView, choices: BoardChoices) 
     href = escape(links.board_query(replace(view, show=without), choices))
     return (
         f'<div class="dare"><p class="second">{escape(texts.incomplete(missing, of))} '
-        f'<a href="{href}">Hide them</a></p></div>'
+        f'<a href="{href}">{texts.hide(missing)}</a></p></div>'
     )
 
 

@@ -34,6 +34,7 @@ UPLOADS_REFUSED = (
     "own, start the site on your own machine."
 )
 METHOD_MISSING = "Choose a file or paste your class."
+FILES_REFUSED = "Files are not accepted here; choose a built-in method."
 CONTROL = (
     "The control is trained like a method, except that the advantages are shuffled among the completions: what it "
     "gains was not learned from the reward."
@@ -97,6 +98,22 @@ def hidden_by(search: int, unranked: int) -> str:
 def incomplete(entries: int, of: int) -> str:
     """Some rows are not ranked."""
     return f"{entries} of {plural(of, 'entry')} {_are(entries)} incomplete and not ranked."
+
+
+def hide(entries: int) -> str:
+    """The link that hides them."""
+    return "Hide it" if entries == 1 else "Hide them"
+
+
+def standing(headline: str, place: str | None) -> str:
+    """How an entry stands; one that waits says where and for what instead of the bare word. Markdown.
+
+    Args:
+        headline: the status and how many runs are done.
+        place: where its first waiting run stands in the queue.
+    """
+    _, waits, done = headline.partition("**Waiting.** ")
+    return f"{place} {done}" if place and waits else headline
 
 
 def newer_results(results: int) -> str:
@@ -203,7 +220,8 @@ def progress(run: RunView) -> str:
 def sample(found: SampleView) -> str:
     """What a rollout earned, and when it was taken."""
     when = f", from step {found.step}" if found.step is not None else ""
-    return f"Reward {fixed(found.reward, 2)}, {plural(len(found.tokens), 'token')}{when}."
+    decoded = sum(step > 0 for step in found.step_map)
+    return f"Reward {fixed(found.reward, 2)}, {plural(decoded, 'token')}{when}."
 
 
 def problems_first(problems: int) -> str:

@@ -54,9 +54,7 @@ def _standing(entry: EntryView) -> None:
         reason = escaped(entry.withdrawn_reason) if entry.withdrawn_reason else None
         st.markdown(texts.withdrawn(date, reason))
     else:
-        st.markdown(entry.headline)
-    if entry.place is not None and entry.summary.status != "complete":
-        st.markdown(entry.place.sentence)
+        st.markdown(texts.standing(entry.headline, entry.place.sentence if entry.place else None))
     if entry.ending is not None:
         st.html(forms.ending(entry.ending))
     with st.container(horizontal=True):

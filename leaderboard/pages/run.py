@@ -39,7 +39,7 @@ def page() -> None:
         _progress(run)
         st.markdown(texts.PAUSED)
     else:
-        st.fragment(run_every=REFRESH_SECONDS)(_live)(run_id)
+        st.fragment(run_every=REFRESH_SECONDS)(_live)(run_id, beside_the_curve(run))
     _scores(run)
     _sample(run)
     _log(run)
@@ -53,10 +53,17 @@ def _read(run_id: str) -> RunView | None:
         return views.run_view(session, run_id)
 
 
-def _live(run_id: str) -> None:
-    """The one timed part: stops when the run ends, or when nothing has changed for half an hour."""
+def beside_the_curve(run: RunView) -> tuple[bool, bool, int, str | None]:
+    """What of the part that stands still has appeared: sample, log, attempt and worker."""
+    return run.sample is not None, bool(run.log_tail), run.summary.attempts, run.worker
+
+
+def _live(run_id: str, drawn: tuple[bool, bool, int, str | None]) -> None:
+    """The one timed part. The whole page is drawn again when the run ends, when nothing has changed for half an hour,
+    and when what stands still has something to show for the first time.
+    """
     run = _read(run_id)
-    if run is None or run.is_finished or _is_quiet(run):
+    if run is None or run.is_finished or beside_the_curve(run) != drawn or _is_quiet(run):
         st.rerun()
     else:
         _progress(run)

@@ -161,7 +161,7 @@ def _queue(report: UploadReport | None, track: Track) -> None:
             key="queue",
         )
         if submission is None:
-            st.markdown(texts.METHOD_MISSING if report is None else texts.problems_first(len(report.problems)))
+            st.markdown(_why_not(report))
     if clicked and submission is not None:
         entry_id = actions.submit(submission, st.session_state["form_key"])
         if entry_id is not None:
@@ -169,3 +169,10 @@ def _queue(report: UploadReport | None, track: Track) -> None:
             frame.show_entry(entry_id)
     elif st.session_state.pop("form_done", False):
         st.session_state["form_key"] = secrets.token_urlsafe(16)
+
+
+def _why_not(report: UploadReport | None) -> str:
+    """What stands beside a button that cannot be pressed."""
+    if report is not None:
+        return texts.problems_first(len(report.problems))
+    return texts.METHOD_MISSING if reading.is_loopback() else texts.FILES_REFUSED

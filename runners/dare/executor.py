@@ -98,13 +98,13 @@ class PolicyCore:
     @torch.no_grad()
     def score(self, **rows: Tensor) -> dict[str, Tensor]:
         """Log-probabilities of views under the policy as it is."""
-        return {"logp": self._score_in_chunks(self.backbone.model, NoisyViews(**rows))}
+        return {"logp": self.score_in_chunks(self.backbone.model, NoisyViews(**rows))}
 
     @torch.no_grad()
     def score_reference(self, **rows: Tensor) -> dict[str, Tensor]:
         """Log-probabilities of views under the frozen reference."""
         assert self.reference is not None
-        return {"logp": self._score_in_chunks(self.reference, NoisyViews(**rows))}
+        return {"logp": self.score_in_chunks(self.reference, NoisyViews(**rows))}
 
     def update(self, rows: dict[str, Tensor], units: dict[str, Tensor]) -> dict[str, float]:
         """One optimiser step. `rows` are views, with `old` and `ref` log-probabilities where there are any."""
@@ -149,7 +149,8 @@ class PolicyCore:
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
 
-    def _score_in_chunks(self, model: torch.nn.Module, views: NoisyViews) -> Tensor:
+    def score_in_chunks(self, model: torch.nn.Module, views: NoisyViews) -> Tensor:
+        """Log-probabilities of all views, `micro_batch` of them at a time."""
         size = self.settings.micro_batch
         parts = [views.rows(slice(start, start + size)) for start in range(0, len(views), size)]
         return torch.cat([self.backbone.logprobs(model, part, self.temperature) for part in parts])
@@ -336,7 +337,7 @@ class Executor:
         first = self.group.map("score", _rows(views))["logp"]
         model = self.backbone.model.train()
         with torch.no_grad():
-            second = self.core._score_in_chunks(model, views)
+            second = self.core.score_in_chunks(model, views)
         model.eval()
         drift = float((first - second).abs().max())
         if not drift <= ON_POLICY_TOLERANCE:

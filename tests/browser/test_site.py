@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import update
 from watching import SCREENSHOTS, Site, Watched
 
-from dare_platform.models import Run
+from dare_platform.models import Run, RunEvent
 
 pytestmark = pytest.mark.full
 
@@ -169,6 +169,39 @@ def test_a_page_of_a_working_run_moves_by_itself_and_nothing_jumps(watched: Watc
     page.get_by_text("19 of 40").first.wait_for(timeout=8000)
     page.wait_for_timeout(3000)
     assert page.evaluate("window.shift") < 0.02
+
+
+def test_the_first_sample_of_a_run_appears_on_an_open_page(watched: Watched, site: Site) -> None:
+    run = site.run("cj_grpo", "working")
+    of_this_run = (RunEvent.run_id == run, RunEvent.kind == "sample")
+    with site.database.write() as session:
+        session.execute(update(RunEvent).where(*of_this_run).values(kind="note"))
+    page = watched.open(f"run?id={run}")
+    page.get_by_text("No sample rollout yet").wait_for()
+    with site.database.write() as session:
+        session.execute(update(RunEvent).where(RunEvent.run_id == run, RunEvent.kind == "note").values(kind="sample"))
+    page.locator(".rollout .mask").first.wait_for(timeout=10_000)
+    assert page.get_by_text("No sample rollout yet").count() == 0
+
+
+LUMINANCE = """element => {
+    const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(Number).map(c => c / 255)
+        .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, place) => sum + c * [0.2126, 0.7152, 0.0722][place], 0);
+    const label = element.querySelector('p'), style = getComputedStyle(label);
+    return [light(style.color), light(style.backgroundColor)];
+}"""
+
+
+@pytest.mark.parametrize("watched", [(1440, "light"), (1440, "dark")], indirect=True)
+def test_a_button_that_cannot_be_pressed_is_legible_and_says_why(watched: Watched) -> None:
+    page = watched.open("submit")
+    page.get_by_text("my file", exact=True).click()
+    page.get_by_text("Choose a file or paste your class.").wait_for()
+    button = page.get_by_role("button", name="Queue")
+    assert button.is_disabled()
+    darker, brighter = sorted(button.evaluate(LUMINANCE))
+    assert (brighter + 0.05) / (darker + 0.05) >= 4.5
 
 
 def test_a_board_says_that_there_is_something_newer_and_waits_to_be_asked(watched: Watched, site: Site) -> None:

@@ -147,7 +147,7 @@ def run_summary(**changes: object) -> RunSummary:
 SAMPLE = SampleView(
     prompt="S1020304000300100",
     tokens=tuple("1423314242132341"),
-    step_map=(0, 2, 1, 3) * 4,
+    step_map=(1, 3, 2, 4) * 4,
     reward=0.75,
     step=180,
 )

@@ -136,7 +136,7 @@ def _train(session: Session, claim: lease.Claim, steps: int, ended: bool = True)
             Event(at=1.0 + step, kind="step", step=step, of=40, metrics=metrics, forwards=step, device_seconds=step)
         )
     sample = Sample(
-        prompt="S1020304000300100", tokens=tuple("1423314242132341"), step_map=(0, 2, 1, 3) * 4, reward=0.75
+        prompt="S1020304000300100", tokens=tuple("1423314242132341"), step_map=(1, 3, 2, 4) * 4, reward=0.75
     )
     events.append(Event(at=2.0, kind="sample", step=steps, sample=sample))
     assert ingest(session, claim.run_id, claim.token, events, "loading weights\nstep 1 <b>&amp;\n", actor=claim.actor)

@@ -10,6 +10,7 @@ from board_samples import BGPO, EARLY, FULL, HALF, REFERENCE, RUNNING, SHUFFLED,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dare_platform.board import Row
 from dare_platform.views import CurvesView, Point, SeedCurve, Series
 from leaderboard import boards, charts, theme
 
@@ -138,6 +139,16 @@ def test_too_few_seeds_are_a_hollow_point_without_an_interval() -> None:
         "Dashed: the untouched backbone. Filled: after training, mean of seeds with its 95 % t interval. "
         "Hollow: after training, fewer seeds than a rank needs, without an interval."
     )
+
+
+@pytest.mark.parametrize(("rows", "hollow"), [((EARLY,), True), ((BGPO, EARLY), False), ((BGPO,), False)])
+def test_the_legend_is_hollow_when_all_points_are(rows: tuple[Row, ...], hollow: bool) -> None:
+    drawn = charts.before_after(board(*rows), "sudoku", "light")
+    assert drawn is not None
+    encodings = [layer["encoding"] for layer in checked(drawn)["layer"]]
+    legends = [encoding["color"].get("legend", {}) for encoding in encodings if "color" in encoding]
+    fills = {legend.get("symbolFillColor") for legend in legends}
+    assert fills == ({"transparent"} if hollow else {None})
 
 
 def test_the_claim_stands_below_the_chart_where_there_is_a_control() -> None:

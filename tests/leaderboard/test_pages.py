@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from filled_database import Site, begin
+from filled_database import Site, begin, submit
 from sqlalchemy import func, select
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from dare_platform.models import Entry, Run
+from dare_platform.tracks import load_track
 from leaderboard import serving, texts
 
 
@@ -56,6 +57,7 @@ def test_the_board_opens_with_question_verdict_table_and_what_it_proves(site: Si
     assert "It does not prove" in page
     assert "What did training move on 4x4 Sudoku?" in page
     assert "1 of 3 entries is incomplete and not ranked." in page
+    assert ">Hide it</a>" in page
     assert ">shuffled-d1</bdi>" in page
     assert texts.CONTROL in page
     assert "A method whose sampled reward rises clearly above the control's learned from the reward." in page
@@ -187,6 +189,15 @@ def test_an_unknown_entry_is_not_told_from_a_private_one(site: Site, given: str)
     assert texts.unknown_id("entry", given) in page
     assert texts.SEARCH_THE_BOARD in page
     assert texts.no_id("entry") in shown(opened("entry"))
+
+
+def test_an_entry_that_waits_says_so_in_one_line(empty_site: Site) -> None:
+    with empty_site.database.write() as session:
+        entry = submit(session, load_track("tiny"), "bgpo")
+    page = shown(opened("entry", id=entry))
+    assert page.count("**Waiting") == 1
+    assert "**Waiting for a worker for llada.**" in page
+    assert "it starts when one comes. 0 of 6 runs done." in page
 
 
 def test_unfinished_runs_of_an_entry_can_be_cancelled(site: Site) -> None:
@@ -352,6 +363,8 @@ def test_a_server_that_others_can_reach_takes_no_files(site: Site, monkeypatch: 
     monkeypatch.setenv(serving.ADDRESS_VARIABLE, "0.0.0.0")
     test = as_file(opened("submit"))
     assert texts.UPLOADS_REFUSED in shown(test)
+    assert texts.FILES_REFUSED in shown(test)
+    assert texts.METHOD_MISSING not in shown(test)
     assert test.button(key="queue").disabled
     assert not test.get("file_uploader")
 

@@ -64,7 +64,15 @@ def test_a_number_that_rounds_to_zero_has_no_sign(value: float, digits: int) -> 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(0, "0 s"), (40, "40 s"), (59.6, "1 min"), (720, "12 min"), (3600 * 3 + 300, "3 h 05 min"), (200000, "2 days")],
+    [
+        (0, "0 s"),
+        (40, "40 s"),
+        (59.6, "1 min"),
+        (720, "12 min"),
+        (4200, "1 h 10 min"),
+        (3600 * 3 + 300, "3 h 05 min"),
+        (200000, "2 days"),
+    ],
 )
 def test_durations_have_units_after_a_thin_space(seconds: float, expected: str) -> None:
     assert quantities.duration(seconds).replace(quantities.THIN, " ") == expected

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from dataclasses import replace
 from datetime import UTC
 from importlib import import_module
 
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from dare_platform.entry_settings import SettingView
 from dare_platform.tracks import load_track
 from dare_platform.verdict import escaped, unescaped
+from dare_platform.views import ScoreView
 from leaderboard import forms, links, lists, rollouts, rulebook, texts
 from leaderboard.links import BoardChoices, BoardView
+from leaderboard.pages import run
 
 CHOICES = BoardChoices(("llada-tiny", "sdar-tiny"), ("tiny", "matched"), ("gain", "sudoku", "cost", "entry"))
 
@@ -48,6 +51,8 @@ def test_what_emptied_a_result_is_named() -> None:
 def test_counts_agree_with_their_verbs() -> None:
     assert texts.incomplete(2, 9) == "2 of 9 entries are incomplete and not ranked."
     assert texts.incomplete(1, 9) == "1 of 9 entries is incomplete and not ranked."
+    assert texts.hide(1) == "Hide it"
+    assert texts.hide(2) == "Hide them"
     assert texts.newer_results(1) == "1 newer result."
     assert texts.newer_results(2) == "2 newer results."
     assert texts.queue_button(6) == "Queue 6 runs"
@@ -187,6 +192,54 @@ def test_a_rollout_shows_masks_and_hides_the_frames_from_screen_readers() -> Non
     assert [frame.count("token mask") for frame in frames] == [12, 8, 4, 0]
 
 
+ENDED = replace(
+    SAMPLE, tokens=("1", "0", "4", "<|im_end|>", "<|endoftext|>", "<|endoftext|>"), step_map=(1, 2, 0, 2, 3, 0)
+)
+
+
+def test_a_position_that_was_never_decoded_is_a_tile_to_the_last_and_no_step() -> None:
+    html = rollouts.rollout(ENDED)
+    assert "decoded in 3 steps" in html
+    assert "1 position was never decoded" in html
+    assert texts.sample(ENDED) == "Reward 0.75, 4 tokens, from step 180."
+    frames = html.split('aria-hidden="true"')[1:]
+    assert [frame.count("token mask") for frame in frames] == [4, 2, 1]
+    assert "step 3 of 3" in frames[-1]
+
+
+def test_positions_that_were_never_decoded_behind_the_end_are_left_out() -> None:
+    frames = rollouts.rollout(ENDED).split('aria-hidden="true"')[1:]
+    assert [frame.count('class="token') for frame in frames] == [5, 5, 5]
+    assert "never decoded" not in rollouts.rollout(replace(ENDED, step_map=(1, 2, 2, 2, 3, 0)))
+
+
+def test_special_tokens_are_a_quiet_mark_and_no_text() -> None:
+    html = rollouts.rollout(ENDED)
+    assert '<span class="sr">10</span>' in html
+    last = html.split('aria-hidden="true"')[-1]
+    assert last.count('class="token special"') == 2
+    assert 'title="&lt;|im_end|&gt;"' in last
+    assert ">&lt;|" not in html
+
+
+@pytest.mark.parametrize(
+    "token", ["<|endoftext|>", "<|im_end|>", "<|mdm_mask|>", "</s>", "<s>", "<pad>", "[PAD]", "[MASK]"]
+)
+def test_tokens_with_a_function_are_told_from_text(token: str) -> None:
+    assert rollouts.is_special(token)
+
+
+@pytest.mark.parametrize("token", ["", "1", "<", "<|", "<b>", "[1]", "|>", "<answer>", "</think>"])
+def test_text_in_brackets_stays_text(token: str) -> None:
+    assert not rollouts.is_special(token)
+
+
+def test_a_rollout_of_which_nothing_was_decoded_says_so() -> None:
+    html = rollouts.rollout(replace(SAMPLE, step_map=(0,) * 16))
+    assert "Nothing was decoded." in html
+    assert html.count("token mask") == 16
+
+
 @given(st.integers(1, 200))
 def test_the_last_denoising_step_is_always_drawn(steps: int) -> None:
     shown = rollouts.shown_steps(steps)
@@ -204,6 +257,33 @@ def test_the_rules_name_every_setting_that_the_track_fixes() -> None:
         shown_elsewhere = reason == track.fixed_because.get("gradient_forwards")
         assert shown_elsewhere or reason.split(",")[0] in html
     assert "0.0003" in html
+
+
+def test_scores_name_items_and_completions_apart() -> None:
+    score = ScoreView("sudoku", "solved", "sampled", 0.25, 0.01, 256, 512, 300, 0, "dare-1", "p")
+    html = lists.scores((score,))
+    assert "Outputs" not in html
+    assert '<td data-name="Items" class="number"><bdi>256</bdi></td>' in html
+    assert '<td data-name="Completions" class="number"><bdi>512</bdi></td>' in html
+
+
+def test_a_waiting_entry_says_so_once() -> None:
+    sentence = "**Waiting: position 1 of 3 in family_llada.** 1 worker alive, last seen 0 s ago."
+    assert texts.standing("**Waiting.** 0 of 6 runs done.", sentence) == f"{sentence} 0 of 6 runs done."
+    assert (
+        texts.standing("**Running.** 1 of 6 runs at work, 0 done.", None) == "**Running.** 1 of 6 runs at work, 0 done."
+    )
+
+
+def test_what_stands_still_is_drawn_again_when_it_has_something_new() -> None:
+    fresh = run_view(sample=None, log_tail=())
+    drawn = run.beside_the_curve(fresh)
+    assert (
+        run.beside_the_curve(run_view(sample=None, log_tail=(), progress=0.9, summary=run_summary(step=300))) == drawn
+    )
+    assert run.beside_the_curve(run_view(log_tail=())) != drawn
+    assert run.beside_the_curve(run_view(sample=None)) != drawn
+    assert run.beside_the_curve(run_view(sample=None, log_tail=(), worker=None)) != drawn
 
 
 def test_a_run_is_named_by_what_it_is() -> None:

@@ -91,6 +91,16 @@ def test_every_variable_of_the_style_sheet_is_defined_and_used() -> None:
     assert set(re.findall(r"var\(--([a-z-]+)\)", sheet)) == set(theme.VARIABLES)
 
 
+def test_the_label_of_a_disabled_button_has_a_ground_of_its_own() -> None:
+    rules = dict(re.findall(r"([^{}]*stBaseButton-primary[^{}]*)\{([^}]*)\}", theme.styles()))
+    for selectors, style in rules.items():
+        expected = "var(--secondary)" if ":disabled" in selectors else "var(--background)"
+        assert f" color: {expected}" in style
+        for selector in selectors.split(","):
+            assert ":enabled" in selector or ":disabled" in selector
+    assert any("background: var(--panel)" in style for style in rules.values())
+
+
 def test_colours_are_written_in_one_place_and_no_style_reaches_another_host() -> None:
     from importlib import resources
 
