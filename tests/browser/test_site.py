@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import update
 from watching import SCREENSHOTS, Site, Watched
 
-from dare_platform.models import Run, RunEvent
+from dare_platform.models import Run
+from dare_platform.states import record
 
 pytestmark = pytest.mark.full
 
@@ -172,14 +173,12 @@ def test_a_page_of_a_working_run_moves_by_itself_and_nothing_jumps(watched: Watc
 
 
 def test_the_first_sample_of_a_run_appears_on_an_open_page(watched: Watched, site: Site) -> None:
-    run = site.run("cj_grpo", "working")
-    of_this_run = (RunEvent.run_id == run, RunEvent.kind == "sample")
-    with site.database.write() as session:
-        session.execute(update(RunEvent).where(*of_this_run).values(kind="note"))
+    run = site.run("cj_grpo", "queued")
     page = watched.open(f"run?id={run}")
     page.get_by_text("No sample rollout yet").wait_for()
+    sample = {"prompt": "S10", "tokens": ["1", "0", "<|endoftext|>"], "step_map": [2, 1, 0], "reward": 1.0}
     with site.database.write() as session:
-        session.execute(update(RunEvent).where(RunEvent.run_id == run, RunEvent.kind == "note").values(kind="sample"))
+        record(session, run, "sample", actor="worker laptop-1", detail={"step": 1, "sample": sample})
     page.locator(".rollout .mask").first.wait_for(timeout=10_000)
     assert page.get_by_text("No sample rollout yet").count() == 0
 
