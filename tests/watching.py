@@ -1,18 +1,26 @@
-"""A page of the site under observation: what it must not do, and where its pictures are kept."""
+"""The site in a real browser: a page under observation, what it must not do, and where its pictures are kept."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
-from playwright.sync_api import ConsoleMessage, Page, Request
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from sqlalchemy import select
 
 from dare_platform.database import Database
 from dare_platform.models import Run
 
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "artefacts" / "screenshots"
+SCREENSHOTS = Path(__file__).resolve().parents[1] / "artefacts" / "screenshots"
 
 
 @dataclass
@@ -68,3 +76,55 @@ class Watched:
         )
         self.page.wait_for_function("document.querySelector('[data-testid=stSkeleton]') === null")
         self.page.wait_for_timeout(300)
+
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+START_SECONDS = 60
+
+
+def wait_for(url: str, log: Path) -> None:
+    """Until the site answers; a test that waits too long fails with what the site said."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the site did not start: {log.read_text()}")
+
+
+@contextmanager
+def debians_chromium() -> Iterator[Browser]:
+    """Debian's Chromium. Without it the tests are skipped, and fail where CI is set."""
+    program = shutil.which("chromium")
+    if program is None:
+        message = "no chromium: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def fresh_page(browser: Browser, site: Site, width: int, scheme: Literal["light", "dark"]) -> Iterator[Watched]:
+    """A page that remembers what it must not do: errors on the console, and requests to other hosts."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(20_000)
+    page = Watched(context.new_page(), site)
+    yield page
+    context.close()
+    assert page.errors == []
+    assert page.foreign == []
