@@ -43,7 +43,8 @@ ZERO_BEFORE = "Where the untouched backbone is at exactly 0 too, a zero says not
 HOLLOW = "Hollow: fewer seeds than a rank needs, in no mean and no test."
 WHAT_A_FILE_IS = (
     "One class that derives from `GRPO` or a built-in method, with up to four methods of its own. It may import torch, "
-    "math, dataclasses, typing and dare. We read it here and do not run it; after queuing it is checked on a tiny backbone before it trains."
+    "math, dataclasses, typing and dare. We read it here and do not run it; after queuing it is checked on a tiny "
+    "backbone before it trains."
 )
 PAUSED = "**Paused after 30 min without a change.** Reload the page to continue."
 HOW_TO_READ = (
