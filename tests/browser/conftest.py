@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from watching import Site, Watched, debians_chromium, fresh_page, wait_for
+from watching import Site, Watched, fresh_page, wait_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "leaderboard"))
 
@@ -45,12 +45,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield Site(url, database, entries)
         finally:
             server.terminate()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with debians_chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 from small import home_with, worker_environment
-from watching import Site, Watched, debians_chromium, fresh_page, wait_for
+from watching import Site, Watched, fresh_page, wait_for
 
 from dare_platform.database import open_database
 from dare_platform.tracks import load_track
@@ -45,13 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             process.wait(30)
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with debians_chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def watched(chromium: Browser, site: Site) -> Iterator[Watched]:
-    with fresh_page(chromium, site, 1280, "light") as page:
+def watched(browser: Browser, site: Site) -> Iterator[Watched]:
+    with fresh_page(browser, site, 1280, "light") as page:
         yield page
