@@ -15,9 +15,11 @@ import torch
 from safetensors.torch import load_file
 from tiny import FAMILIES, train_job, write_job
 
-from dare.catalog import backbones
+from dare.catalog import backbone_directory, backbones
 from dare.checkpoint import commit, find, publish
-from dare.run import JobError, read_job, run
+from dare.executor import ContractError
+from dare.family import Backbone
+from dare.run import JobError, load_backbone, read_job, rehearse, run
 from dare.spec import (
     AlgorithmSpec,
     CheckSpec,
@@ -280,3 +282,31 @@ def test_the_daily_loop_trains_and_evaluates_without_a_platform(tmp_path: Path) 
     assert done.returncode == 1
     assert "unknown algorithm 'bgop'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+class Forgetful:
+    """A backbone that saves other weights than it has."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._backbone, name)
+
+    def save(self, directory: Path, dtype: torch.dtype | None = None) -> None:
+        weight = next(self._backbone.model.parameters())
+        kept = weight.detach().clone()
+        with torch.no_grad():
+            weight.copy_(-weight)
+        self._backbone.save(directory, dtype)
+        with torch.no_grad():
+            weight.copy_(kept)
+
+
+def test_step_zero_finds_out_that_saving_would_lose_the_policy(tmp_path: Path) -> None:
+    job = train_job("sdar")
+    backbone = load_backbone(job, backbone_directory("sdar-tiny"))
+    rehearse(backbone, job, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ContractError, match="saved and loaded again decodes differently"):
+        rehearse(Forgetful(backbone), job, tmp_path)  # type: ignore[arg-type]

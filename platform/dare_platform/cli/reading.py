@@ -195,7 +195,7 @@ def _news(seen: Sequence[str], now: Sequence[str]) -> Sequence[str]:
 def queue(as_json: AsJson = False) -> None:
     """Show who works and who waits, for what, and how long at most."""
     from dare_platform import views
-    from dare_platform.views.words import about, duration
+    from dare_platform.views.words import duration
 
     with reading() as session:
         view = views.queue_view(session)
@@ -209,7 +209,7 @@ def queue(as_json: AsJson = False) -> None:
         rows = [
             (
                 w.position, _named(w.run), w.waits_for, duration(w.since_seconds),
-                "no worker" if w.at_most_seconds is None else about(w.at_most_seconds),
+                "no worker" if w.at_most_seconds is None else duration(w.at_most_seconds),
             )
             for w in view.waiting
         ]  # fmt: skip
