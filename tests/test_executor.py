@@ -16,7 +16,7 @@ from dare.algorithm import GRPO, Algorithm, algorithm_class, algorithm_names, lo
 from dare.check import PROMPTS, contract, reward_gain
 from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, load_data
 from dare.executor import AlgorithmFaultError, ContractError, Executor, Used, check_views
-from dare.forward_process import hide_everything
+from dare.forward_process import hide_everything, views_of
 from dare.gradients import NonFiniteLossError
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, TrainSettings
@@ -320,7 +320,22 @@ def test_prompt_tokens_and_padding_do_not_change_the_sft_loss() -> None:
     assert rollout.window.sum() == rollout.completion.sum()
     views = hide_everything(rollout, algorithm.credit(rollout, torch.Generator()), backbone.mask_id)
     assert not bool((views.score & ~rollout.window).any())
-    assert loss(wide) == pytest.approx(loss(rollout), abs=2.0)  # draws are as long as the row: same law, other masks
+    assert loss(wide) == pytest.approx(loss(rollout), abs=1e-5)
+
+
+def test_a_forward_process_that_draws_for_the_padding_too_fails_the_contract() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Wasteful(GRPO):
+        def forward_process(self, rollout: Rollout, credit: Credit, mask_id: int, generators: Any) -> NoisyViews:
+            width = rollout.ids.shape[1]
+            order = torch.stack([torch.randperm(width, generator=generator) for generator in generators])
+            hidden = rollout.completion[credit.row] & (order < width // 2)
+            unit = torch.arange(len(credit.row))
+            return views_of(rollout, credit, unit, hidden, hidden, hidden.float(), mask_id)
+
+    broken = [outcome for outcome in contract(Wasteful(), tiny("llada")) if not outcome.passed]
+    assert [outcome.name for outcome in broken] == ["padding_is_nothing"]
+    assert "more padding" in broken[0].sentence
 
 
 def test_every_row_is_visited_once_an_epoch() -> None:

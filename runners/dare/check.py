@@ -193,7 +193,7 @@ def _padding_is_nothing(case: _Case) -> str | None:
         return "it scores padding"
     narrow = case.views(case.rollout, credit)
     if not torch.equal(views.ids[:, : narrow.ids.shape[1]], narrow.ids):
-        return None  # draws are as long as the row: other masks, so there is nothing to compare
+        return "it hides other tokens when the row has more padding: draw for tokens, never for the width of the row"
     _, padded, _ = case.gradient(credit, views)
     return _apart(direct, padded, "the gradient depends on padding")
 
