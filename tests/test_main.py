@@ -34,6 +34,48 @@ def test_a_request_that_makes_no_sense_gets_one_sentence_and_exit_code_two(
     assert "Traceback" not in done.output
 
 
+TRAIN = ["train", "--backbone", "sdar-tiny", "--out", "{tmp}/out", "--steps", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "sentence"),
+    [
+        (["--algorithm", "sft", "--data", "file:{tmp}/none.jsonl"], "", "there is no data file"),
+        (["--algorithm", "{tmp}/none.py"], "", "there is no file"),
+        (["--algorithm", "d1"], "settings: 3", "settings is 3; it must be a mapping"),
+        (["--algorithm", "d1"], "hyperparameters: [1]", "hyperparameters is [1]; it must be a mapping"),
+        (["--algorithm", "d1"], "settings: {learning_rate: fast}", "learning_rate is 'fast': Input should be a valid"),
+        (["--algorithm", "d1"], "settings: {lr: 1}", "lr is 1: Extra inputs are not permitted"),
+        (["--algorithm", "d1", "--set", "clip_low=abc"], "", '`clip_low` is the text "abc", a number is needed'),
+        (["--algorithm", "bgpo", "--set", "mc_sample=2"], "", "Did you mean `mc_samples`?"),
+    ],
+)
+def test_a_training_that_cannot_start_says_why_and_writes_nothing(
+    words: list[str], settings: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "s.yaml").write_text(settings)
+    arguments = [word.format(tmp=tmp_path) for word in [*TRAIN, *words, "--settings", "{tmp}/s.yaml"]]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2, done.output
+    assert sentence in done.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--algorithm", "sft", "--data", "prompts:sudoku"], "trains on demonstrations, the data are prompts"),
+        (["--algorithm", "sft", "--data", "file:{tmp}/odd.jsonl"], "no token for some character"),
+    ],
+)
+def test_a_training_that_fails_at_its_data_says_why(words: list[str], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"prompt": "h\u00e9llo", "answer": "x"}\n', encoding="utf-8")
+    done = CliRunner().invoke(app, [word.format(tmp=tmp_path) for word in [*TRAIN, *words]])
+    assert done.exit_code == 1, done.output
+    assert sentence in done.output
+    assert "Traceback" not in done.output
+
+
 def test_training_settings_come_from_a_file_and_a_wrong_part_is_named(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("hyperparameters: {mc_samples: 2}\nsettings: {prompts_per_step: 2, group_size: 2}\n")

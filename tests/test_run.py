@@ -279,8 +279,9 @@ def test_the_daily_loop_trains_and_evaluates_without_a_platform(tmp_path: Path) 
     assert (out / "evaluation" / "result.json").exists()
     words = ["train", "--algorithm", "bgop", "--backbone", "sdar-tiny", "--out", str(tmp_path / "x"), "--steps", "1"]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "unknown algorithm 'bgop'" in done.stderr
+    assert done.returncode == 2
+    assert "There is no built-in algorithm `bgop`. Did you mean `bgpo`?" in done.stderr
+    assert not (tmp_path / "x").exists()
     assert "Traceback" not in done.stderr
 
 

@@ -14,11 +14,13 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dare.catalog import UnknownBackboneError, backbones
+from dare.catalog import UnknownAlgorithmError, UnknownBackboneError, backbones, load_source
+from dare.source import check_hyperparameters, read_source
 from dare.spec import (
     AlgorithmSpec,
     Budget,
@@ -151,17 +153,20 @@ def train(
     Example: `dare train --algorithm bgpo --backbone llada-tiny --out runs/bgpo --set mc_samples=2`
     """
     given = _yaml(settings)
-    hyperparameters: Hyperparameters = {**given.pop("hyperparameters", {}), **_pairs(set_ or [])}
+    unknown = sorted(set(given) - {"hyperparameters", "settings", "sampling"})
+    if unknown:
+        refuse(f"{settings}: unknown part {unknown[0]!r}; known: hyperparameters, settings, sampling")
+    parts = {
+        name: _mapping(settings, name, given.get(name) or {}) for name in ("hyperparameters", "settings", "sampling")
+    }
+    hyperparameters: Hyperparameters = {**parts["hyperparameters"], **_pairs(set_ or [])}
     record = _record(backbone)
     file = Path(algorithm)
     source: Literal["builtin", "entry"] = "entry" if file.suffix == ".py" else "builtin"
-    out.mkdir(parents=True, exist_ok=True)
-    if data.startswith("file:"):
-        shutil.copy(data.removeprefix("file:"), out / "train.jsonl")
-        data = "file:train.jsonl"
-    if source == "entry":
-        (out / "entry").mkdir(exist_ok=True)
-        shutil.copy(file, out / "entry" / "algorithm.py")
+    _check_hyperparameters(file if source == "entry" else None, algorithm, hyperparameters)
+    rows = Path(data.removeprefix("file:")) if data.startswith("file:") else None
+    if rows is not None and not rows.is_file():
+        refuse(f"there is no data file {rows}")
     try:
         job = JobSpec(
             kind="train",
@@ -169,16 +174,21 @@ def train(
             backbone=record.ref,
             train=TrainSpec(
                 algorithm=AlgorithmSpec(name=file.stem, source=source, hyperparameters=hyperparameters),
-                data=data,
-                settings=TrainSettings(**{"learning_rate": 3e-4, "inner_epochs": 2, **given.pop("settings", {})}),
-                sampling=SamplingConfig(**{**record.sampling.model_dump(), **given.pop("sampling", {})}),
+                data="file:train.jsonl" if rows else data,
+                settings=TrainSettings(**{"learning_rate": 3e-4, "inner_epochs": 2, **parts["settings"]}),
+                sampling=SamplingConfig(**{**record.sampling.model_dump(), **parts["sampling"]}),
                 budget=Budget(optimiser_steps=steps, wall_seconds=86_400),
             ),
         )
-    except ValueError as error:
-        refuse(error)
-    if given:
-        refuse(f"{settings}: unknown part {sorted(given)[0]!r}; known: hyperparameters, settings, sampling")
+    except ValidationError as error:
+        first = error.errors()[0]
+        refuse(f"{'.'.join(str(part) for part in first['loc'])} is {first['input']!r}: {first['msg']}")
+    out.mkdir(parents=True, exist_ok=True)
+    if rows is not None:
+        shutil.copy(rows, out / "train.jsonl")
+    if source == "entry":
+        (out / "entry").mkdir(exist_ok=True)
+        shutil.copy(file, out / "entry" / "algorithm.py")
     _write_job(out, job)
     conclude(out, None, tidy=True)
 
@@ -331,6 +341,28 @@ def _yaml(path: Path | None) -> dict[str, Any]:
     if not isinstance(given, dict):
         refuse(f"{path} must be a mapping")
     return given
+
+
+def _mapping(path: Path | None, name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        refuse(f"{path}: {name} is {value!r}; it must be a mapping of names to values")
+    return value
+
+
+def _check_hyperparameters(file: Path | None, name: str, given: Hyperparameters) -> None:
+    """Refuse a file that cannot be read as an algorithm, an unknown algorithm, and settings that it does not have."""
+    if file is not None and not file.is_file():
+        refuse(f"there is no file {file}")
+    try:
+        reading = read_source(file.read_bytes(), file.stem, file.name) if file is not None else None
+        source = load_source(name) if reading is None else reading.algorithm
+    except UnknownAlgorithmError as error:
+        refuse(error)
+    problems = reading.problems if reading is not None else ()
+    if source is not None and not problems:
+        problems = check_hyperparameters(source, given, {})
+    if problems:
+        refuse(problems[0].text)
 
 
 def _pairs(texts: list[str]) -> Hyperparameters:

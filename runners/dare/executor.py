@@ -38,6 +38,10 @@ class AlgorithmFaultError(RuntimeError):
     """A hook of the algorithm raised, or returned something that cannot be used: the algorithm's fault, not ours."""
 
 
+class MismatchError(ValueError):
+    """Algorithm, data and backbone do not go together. The message names both sides."""
+
+
 class ContractError(RuntimeError):
     """The first step found that scoring breaks a rule on which every result rests."""
 
@@ -175,10 +179,10 @@ class Executor:
         wants_prompts = self.algorithm.trains_on == "prompts"
         if wants_prompts != isinstance(self.data, PromptData):
             given = "prompts" if isinstance(self.data, PromptData) else "demonstrations"
-            raise ValueError(f"the algorithm trains on {self.algorithm.trains_on}, the data are {given}")
+            raise MismatchError(f"the algorithm trains on {self.algorithm.trains_on}, the data are {given}")
         missing = set(self.algorithm.record) - set(self.backbone.records)
         if missing:
-            raise ValueError(
+            raise MismatchError(
                 f"the algorithm needs {', '.join(sorted(missing))} of every rollout; "
                 f"the sampler of this backbone records {', '.join(sorted(self.backbone.records)) or 'nothing'}"
             )
@@ -232,7 +236,7 @@ class Executor:
         tasks = [self.data.tasks[i] for i in chosen for _ in range(self.settings.group_size)]
         spec: RolloutSpec = self._hook("rollout")
         if spec.sampler != "parallel":
-            raise ValueError(f"no sampler of this backbone decodes {spec.sampler!r} yet")
+            raise MismatchError(f"no sampler of this backbone decodes {spec.sampler!r} yet")
         prompt, length = prompt_rows(self.backbone, [item.prompt for item in items])
         seeds = torch.tensor([seed_of(self.seed, "rollout", step, row) for row in range(len(items))])
         sampled = self.group.map("sample", {"prompt": prompt, "length": length, "seed": seeds})

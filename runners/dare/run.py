@@ -32,7 +32,7 @@ from dare.catalog import UnknownBackboneError, backbone_directory
 from dare.checkpoint import artifact, commit, load_state, publish, save_state
 from dare.data import DataError, load_data, prompt_rows
 from dare.evaluation import EvaluationError, evaluate
-from dare.executor import AlgorithmFaultError, ContractError, Executor, Used
+from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
 from dare.gradients import NonFiniteLossError
 from dare.metrics import EventLog, Listener, device_seconds
@@ -40,6 +40,7 @@ from dare.objectives import GroupOfOneError
 from dare.seeds import generator_for
 from dare.spec import Cause, JobSpec, Result, Usage
 from dare.tasks import MissingDataError, UnknownTaskError
+from dare.tokenizer import TokenizerError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 SAMPLE_EVERY = 5
@@ -148,7 +149,7 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
         cause, message = "timeout", str(error)
     except MemoryError:
         cause, message = "oom_host", "The run asked for more memory than there is. Use a smaller micro_batch."
-    except (MissingDataError, DataError, EvaluationError, UnknownTaskError) as error:
+    except (MissingDataError, DataError, EvaluationError, UnknownTaskError, MismatchError, TokenizerError) as error:
         cause, message = "internal", f"The job cannot be run here: {error}."
     except (ContractError, GroupOfOneError, UnknownBackboneError, UnknownFamilyError) as error:
         cause, message = "internal", f"The run stopped itself: {error}."

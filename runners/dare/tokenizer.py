@@ -47,7 +47,12 @@ class ChatTokenizer:
         self.fast.save_pretrained(str(directory))
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self.fast.encode(text, add_special_tokens=False)
+        try:
+            ids: list[int] = self.fast.encode(text, add_special_tokens=False)
+        except Exception as error:  # the library raises nothing narrower for a character that it does not know
+            raise TokenizerError(
+                f"the tokenizer has no token for some character of {text[-60:]!r} ({error})"
+            ) from error
         return ids
 
 
