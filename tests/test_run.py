@@ -144,6 +144,27 @@ def test_an_entry_that_misbehaves_ends_with_its_cause_and_a_sentence(
     assert json.loads((tmp_path / "result.json").read_text())["cause"] == cause
 
 
+@pytest.mark.parametrize(
+    ("addition", "words"),
+    [
+        ("\n1 / 0\n", "loading algorithm.py raised ZeroDivisionError"),
+        ("\nimport no_such_module\n", "loading algorithm.py raised ModuleNotFoundError"),
+        ("\n    def __post_init__(self):\n        raise ValueError('bad setting')\n", "making Mine raised ValueError"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["train", "check"])
+def test_an_entry_that_cannot_even_be_loaded_is_its_authors_fault(
+    kind: str, addition: str, words: str, tmp_path: Path
+) -> None:
+    job = entry_job()
+    if kind == "check":
+        check = CheckSpec(algorithm=AlgorithmSpec(name="mine", source="entry"))
+        job = JobSpec(kind="check", seed=0, backbone=job.backbone, check=check)
+    result = run(write_job(tmp_path, job, ENTRY.format(body="pass") + addition))
+    assert (result.outcome, result.cause) == ("failed", "user_error")
+    assert words in result.message
+
+
 def test_a_built_in_that_fails_is_our_fault(tmp_path: Path) -> None:
     job = train_job("llada", steps=1)
     assert job.train is not None

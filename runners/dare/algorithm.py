@@ -162,7 +162,10 @@ def algorithm_class(file: Path, module_name: str) -> type[Algorithm]:
         assert module_spec.loader is not None
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_name] = module  # dataclasses look their module up
-        module_spec.loader.exec_module(module)
+        try:
+            module_spec.loader.exec_module(module)
+        except Exception as error:  # the author's code may raise anything
+            raise AlgorithmError(f"loading {file.name} raised {type(error).__name__}: {error}") from error
     found = [
         value
         for value in vars(module).values()
@@ -180,7 +183,10 @@ def configure(cls: type[Algorithm], spec: AlgorithmSpec) -> Algorithm:
     unknown = sorted(set(spec.hyperparameters) - known)
     if unknown:
         raise AlgorithmError(f"{spec.name} has no hyperparameter {unknown[0]!r}; known: {', '.join(sorted(known))}")
-    return cls(**spec.hyperparameters)
+    try:
+        return cls(**spec.hyperparameters)
+    except Exception as error:  # a `__post_init__` may raise anything
+        raise AlgorithmError(f"making {cls.__name__} raised {type(error).__name__}: {error}") from error
 
 
 __all__ = [
