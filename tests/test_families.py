@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dare.families.block import BlockBackbone, CachedBlocks, doubled_input
+from dare.families.block import BlockBackbone, CachedBlocks
 from dare.families.checkpoint_files import CheckpointError, load_model, read_config, save_model
+from dare.families.doubled import doubled_input
 from dare.families.layers import RMSNorm
 from dare.families.llada import LLaDAFamily
 from dare.families.llada.configuration import LLaDAConfig

@@ -6,7 +6,7 @@ prompt, generation window, padding. A `valid` position is prompt or window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
@@ -115,6 +115,19 @@ class LossTerms:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """The canvas after a denoising step, for whoever watches. Tensors are live: copy what you keep."""
+
+    rows: Int[Tensor, " n"]  # rows that took part in this step
+    ids: Int[Tensor, "N S"]  # all rows, right-padded
+    window: Bool[Tensor, "N S"]
+    step_map: Int[Tensor, "N S"]  # 0 where nothing is committed yet
+    settled: Int[Tensor, " N"]  # columns before this one will not change any more
+    nfe: Int[Tensor, " N"]
+    finished: Bool[Tensor, " N"]
+
+
+@dataclass(frozen=True)
 class Samples:
     """What a sampler returns for N prompts; rows are right-padded like a Rollout."""
 
@@ -136,3 +149,7 @@ class Samples:
     def tokens_kept(self) -> int:
         """Completion tokens."""
         return int(self.completion.sum())
+
+
+Watch = Callable[[Frame], None]
+"""Called after every denoising step."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dare.families.backbone import RECORDS, TransformerBackbone
+from dare.families.doubled import doubled_input, in_blocks
 from dare.families.layers import block_causal_mask
 from dare.sampling.block import sample_block
 from dare.spec import SamplingConfig
@@ -50,7 +50,7 @@ class BlockBackbone(TransformerBackbone):
 
     def forwards(self, views: NoisyViews) -> Float[Tensor, " n"]:
         """Scored blocks over blocks of the window: the clean half is shared, so only scored blocks are paid for."""
-        scored, window = (_blocks(where, self._size).any(-1).sum(1) for where in (views.score, views.window))
+        scored, window = (in_blocks(where, self._size).any(-1).sum(1) for where in (views.score, views.window))
         return scored / window.clamp(min=1)
 
     def sample(
@@ -111,76 +111,3 @@ class CachedBlocks:
     def _forward(self, ids: Tensor, position: Tensor, **options: Any) -> Tensor:
         out: Tensor = self._model(ids, position_ids=position, cache=self._cache, attention=self._attention, **options)
         return out
-
-
-class DoubledInput(NamedTuple):
-    """[clean sequence ; its noisy blocks] for every distinct target among the views.
-
-    G targets, C blocks (the most of any target) of B tokens, Q = clean columns + C * B.
-    """
-
-    ids: Int[Tensor, "G Q"]
-    position: Int[Tensor, "G Q"]
-    mask: Bool[Tensor, "G 1 Q Q"]
-    score: Bool[Tensor, "G Q"]
-    home: Int[Tensor, " N"]
-    """Where each scored position, in row-major order, lies in the flattened views."""
-
-
-def doubled_input(views: NoisyViews, size: int) -> DoubledInput | None:
-    """The input that scores all views at once; None when nothing is scored.
-
-    A clean query sees clean blocks up to its own, a noisy one the clean blocks before its own and its own noisy block:
-    no two noisy blocks see each other, so it is exact to leave out the blocks without a scored position. Clean columns
-    behind the last scored block are seen by nobody and left out too.
-    """
-    device = views.ids.device
-    score = _blocks(views.score, size)  # (n, blocks, B)
-    view, block = score.any(-1).nonzero(as_tuple=True)  # one entry per noisy block
-    if not len(view):
-        return None
-    clean, group = torch.unique(views.target.masked_fill(~views.valid, -1), dim=0, return_inverse=True)
-    owner = group[view]
-    slot = _rank_within(owner)
-    targets, slots, columns = len(clean), int(slot.max()) + 1, int(block.max()) * size
-
-    def noisy(blocks: Tensor, empty: int) -> Tensor:
-        out = torch.full((targets, slots, size), empty, dtype=blocks.dtype, device=device)
-        out[owner, slot] = blocks
-        return out.flatten(1)  # (G, C * B)
-
-    inside = torch.arange(size, device=device)
-    noisy_position = noisy(block[:, None] * size + inside, 0)
-    noisy_real = noisy(_blocks(views.valid, size)[view, block], 0)
-    noisy_score = noisy(score[view, block], 0)
-    home = noisy(view[:, None] * views.ids.shape[1] + block[:, None] * size + inside, 0)
-    clean_position = torch.arange(columns, device=device)
-    clean_real = clean[:, :columns] >= 0
-
-    # A query looks at clean blocks below `limit`: up to its own from the clean half, before its own from a noisy block.
-    limit = torch.cat(((clean_position // size + 1).expand(targets, -1), noisy_position // size), dim=1)
-    sees_clean = (clean_position // size < limit[..., None]) & clean_real[:, None, :]
-    place = torch.arange(slots, device=device).repeat_interleave(size)
-    query_place = torch.cat((torch.full((columns,), -1, device=device), place))
-    sees_noisy = (query_place[:, None] == place) & noisy_real[:, None, :]
-    return DoubledInput(
-        ids=torch.cat((clean[:, :columns].clamp(min=0), noisy(_blocks(views.ids, size)[view, block], 0)), dim=1),
-        position=torch.cat((clean_position.expand(targets, -1), noisy_position), dim=1),
-        mask=torch.cat((sees_clean, sees_noisy), dim=-1)[:, None],
-        score=torch.cat((torch.zeros_like(clean_real), noisy_score), dim=1),
-        home=home[noisy_score],
-    )
-
-
-def _blocks(x: Tensor, size: int) -> Tensor:
-    """(n, S) as (n, blocks, size), the last one filled up with zeros."""
-    return F.pad(x, (0, -x.shape[1] % size)).reshape(len(x), -(-x.shape[1] // size), size)
-
-
-def _rank_within(owner: Int[Tensor, " T"]) -> Int[Tensor, " T"]:
-    """How many earlier entries have the same owner."""
-    order = owner.argsort(stable=True)
-    first = torch.cat((owner.new_zeros(1), owner.bincount().cumsum(0)[:-1]))
-    rank = torch.empty_like(owner)
-    rank[order] = torch.arange(len(owner), device=owner.device) - first[owner[order]]
-    return rank

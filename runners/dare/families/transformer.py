@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dare.attention import attention_named
-from dare.families.layers import KeyValueCache
+from dare.families.cache import KeyValueCache
 
 Rotary = tuple[Tensor, Tensor]
 

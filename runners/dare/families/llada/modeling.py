@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dare.attention import Attention
-from dare.families.layers import KeyValueCache, RMSNorm, at_positions, key_mask, rotary_tables, rotate, split_heads
+from dare.families.cache import KeyValueCache
+from dare.families.layers import RMSNorm, at_positions, key_mask, rotary_tables, rotate, split_heads
 from dare.families.llada.configuration import LLaDAConfig
 from dare.families.transformer import CacheShape, DiffusionTransformer, Parts, Rotary
 

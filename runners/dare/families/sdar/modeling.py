@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dare.attention import Attention
+from dare.families.cache import KeyValueCache
 from dare.families.layers import (
-    KeyValueCache,
     RMSNorm,
     at_positions,
     block_causal_mask,
