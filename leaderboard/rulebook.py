@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from dare.spec import SamplingConfig, TrainSettings
+from dare.spec import LoraSettings, SamplingConfig, TrainSettings
 from dare.tasks import load_task
 from dare_platform.tracks import BackboneRules, Example, Track
 from leaderboard import quantities
@@ -57,8 +57,9 @@ def sampling(config: SamplingConfig) -> str:
         "greedy" if config.temperature == 0 else f"temperature {config.temperature:g}",
         f"remasking {config.remasking}",
     ]
-    if config.threshold is not None:
-        parts.append(f"threshold {config.threshold:g}")
+    said = ("gen_length", "block_length", "steps_per_block", "temperature", "remasking")
+    others = config.model_dump(exclude_defaults=True, exclude=set(said))
+    parts += [f"{name.replace('_', ' ')} {_value(value)}" for name, value in others.items()]
     return ", ".join(parts)
 
 
@@ -69,7 +70,9 @@ def _value(value: Any) -> str:
         return f"{value:.8f}".rstrip("0").rstrip(".")
     if isinstance(value, (tuple, list)):
         return ", ".join(_value(part) for part in value)
-    return str(value)
+    if isinstance(value, LoraSettings):
+        return f"rank {value.rank}, scale {value.scale:g}"
+    return "no" if value is None else str(value)
 
 
 def _by_backbone(track: Track, what: Callable[[BackboneRules], str]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dare.family import Tokenizer
 from dare.spec import SamplingConfig
-from dare.types import Credit, NoisyViews, Records, Rollout, Samples, Trace
+from dare.types import Credit, NoisyViews, Records, Rollout, Samples, Trace, Watch
 
 MASK, L, V = 3, 3, 3
 X, Y = (2, 0, 1), (1, 1, 2)
@@ -100,6 +100,7 @@ class ToyBackbone:
         config: SamplingConfig,
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
+        watch: Watch | None = None,
     ) -> Samples:
         """Left to right, one token a step."""
         rows = []

@@ -22,7 +22,7 @@ from dare.gradients import NonFiniteLossError, backward
 from dare.seeds import generator_for
 from dare.spec import Budget, SamplingConfig, TrainSettings
 from dare.tasks import Demonstration, Item, Task, Verdict
-from dare.types import Credit, LossTerms, NoisyViews, Rollout, Trace
+from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, Trace
 
 TOLERANCE = 1e-4
 PROMPTS = ("S0321003004002100", "S3102200002100320", "C1 2 3=6", "C4 5 6=26")
@@ -282,7 +282,7 @@ def _batch(algorithm: Algorithm, backbone: Backbone, seed: int) -> Rollout:
         completion=samples.completion,
         group=torch.arange(len(PROMPTS)).repeat_interleave(group),
         reward=torch.linspace(0, 1, group).repeat(len(PROMPTS)),
-        trace=Trace(step_map=samples.step_map) if "step_map" in spec.record else Trace(),
+        trace=Trace(**{name: getattr(samples.trace, name) for name in PER_ROW if name in spec.record}),
     )
 
 
@@ -290,14 +290,18 @@ def _padded(rollout: Rollout, columns: int, pad_id: int) -> Rollout:
     def widen(value: Tensor, fill: int) -> Tensor:
         return torch.nn.functional.pad(value, (0, columns), value=fill)
 
-    step_map = rollout.trace.step_map
+    trace = rollout.trace
     return replace(
         rollout,
         ids=widen(rollout.ids, pad_id),
         valid=widen(rollout.valid, False),
         window=widen(rollout.window, False),
         completion=widen(rollout.completion, False),
-        trace=Trace(step_map=None if step_map is None else widen(step_map, 0)),
+        trace=Trace(
+            step_map=None if trace.step_map is None else widen(trace.step_map, 0),
+            x0=None if trace.x0 is None else widen(trace.x0, pad_id),
+            confidence=None if trace.confidence is None else widen(trace.confidence, 0),
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from dare.data import prompt_rows
 from dare.family import Backbone
 from dare.metrics import EventLog
 from dare.seeds import generator_for
-from dare.spec import EvaluateSpec, ItemOutcome, Prediction, SamplingConfig, Score, TaskProtocol, Usage
+from dare.spec import EvaluateSpec, ItemOutcome, Prediction, Score, TaskProtocol, Usage
 from dare.tasks import Item, Task, items_sha256, load_task
 
 SCORER = "dare-1"
@@ -113,7 +113,7 @@ def _missing(
 
 
 def _generate(protocol: TaskProtocol, backbone: Backbone, batch: list[tuple[Item, int]], seed: int) -> list[Prediction]:
-    config = protocol.sampling if batch[0][1] == 0 else sampled(protocol)
+    config = protocol.sampling if batch[0][1] == 0 else protocol.sampled
     prompt, length = prompt_rows(backbone, [item.prompt for item, _ in batch])
     prompts = [row[:n].tolist() for row, n in zip(prompt, length.tolist(), strict=True)]
     generators = [generator_for(seed, "evaluate", protocol.task, item.id, sample) for item, sample in batch]
@@ -131,12 +131,6 @@ def _generate(protocol: TaskProtocol, backbone: Backbone, batch: list[tuple[Item
         )
         for row, (item, sample) in enumerate(batch)
     ]
-
-
-def sampled(protocol: TaskProtocol) -> SamplingConfig:
-    """Decoding of the sampled completions."""
-    steps = protocol.sample_steps_per_block or protocol.sampling.steps_per_block
-    return protocol.sampling.model_copy(update={"temperature": protocol.sample_temperature, "steps_per_block": steps})
 
 
 def judge(task: Task, items: Sequence[Item], known: dict[tuple[str, int], Prediction]) -> list[ItemOutcome]:

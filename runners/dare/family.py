@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dare.spec import SamplingConfig
-from dare.types import NoisyViews, Records, Samples
+from dare.types import NoisyViews, Records, Samples, Watch
 
 
 class Tokenizer(Protocol):
     """The part of a tokenizer that we use."""
 
-    def prompt_ids(self, text: str) -> list[int]:
-        """One user turn through the chat template, ending where the assistant's answer begins."""
+    def prompt_ids(self, dialogue: str | Sequence[Mapping[str, Any]], prefill: str = "", **options: Any) -> list[int]:
+        """One user turn, or a dialogue, through the chat template, up to where the assistant's answer begins.
+
+        `prefill` begins that answer and its turn stays open. `options` are the template's.
+        """
 
     def answer_ids(self, text: str) -> list[int]:
-        """The assistant's answer, ending with the end-of-turn token."""
+        """The assistant's answer, byte for byte, ending with the end-of-turn token."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of a completion: up to the first end of sequence, without special tokens."""
@@ -67,8 +70,12 @@ class Backbone(Protocol):
         config: SamplingConfig,
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
+        watch: Watch | None = None,
     ) -> Samples:
-        """Decode one completion per prompt, each with its own generator: a row does not depend on its batch."""
+        """Decode one completion per prompt, each with its own generator: a row does not depend on its batch.
+
+        `watch` is called after every denoising step.
+        """
 
     def save(self, directory: Path, dtype: torch.dtype | None = None) -> None:
         """Write config.json, model.safetensors and the tokenizer, so that `load` gives the same logits."""
@@ -77,15 +84,33 @@ class Backbone(Protocol):
 class ModelFamily(Protocol):
     """One folder under `dare/families`. `FAMILY` in its `__init__` is an instance."""
 
-    name: str
-    kind: Literal["masked", "block"]
-    records: frozenset[Records]
-    lora_targets: ClassVar[tuple[str, ...]]
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+
+    @property
+    def kind(self) -> Literal["masked", "block"]:
+        """Full attention, or blocks in order."""
+
+    @property
+    def records(self) -> frozenset[Records]:
+        """What its sampler can record of a rollout."""
+
+    @property
+    def architectures(self) -> Mapping[str, Any]:
+        """What it can load, by the name that config.json gives; the first is the typical one."""
+
+    @property
+    def lora_targets(self) -> tuple[str, ...]:
+        """Linear layers of the typical architecture that adapters go to, by the last part of their name."""
+
+    def model_class(self, values: Mapping[str, Any]) -> Any:
+        """The native class for the content of a config.json."""
 
     def load(self, directory: Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Backbone:
         """Load a checkpoint strictly: a missing or unexpected key is an error that names it."""
 
-    def tiny(self, vocabulary: Sequence[str], generator: torch.Generator) -> Backbone:
+    def tiny(self, vocabulary: Sequence[str], generator: torch.Generator, architecture: str | None = None) -> Backbone:
         """A fresh tiny backbone of the real classes, randomly initialised from `generator`."""
 
 
@@ -105,3 +130,19 @@ def load_family(name: str) -> ModelFamily:
         raise UnknownFamilyError(f"unknown family {name!r}; known: {', '.join(family_names())}")
     family: ModelFamily = importlib.import_module(f"dare.families.{name}").FAMILY
     return family
+
+
+def family_of(values: Mapping[str, Any]) -> ModelFamily:
+    """The family that can load a checkpoint, by the `architectures` of its config.json."""
+    named = (values.get("architectures") or [None])[0]
+    families = [load_family(name) for name in family_names()]
+    for family in families:
+        if named in family.architectures:
+            return family
+    known = ", ".join(architecture for family in families for architecture in family.architectures)
+    raise UnknownFamilyError(f"config.json names architecture {named!r}, which no family here loads; known: {known}")
+
+
+def model_class_of(values: Mapping[str, Any]) -> Any:
+    """The native class for the content of a config.json, of whatever family."""
+    return family_of(values).model_class(values)

@@ -35,14 +35,37 @@ class Tree:
     row: Int[Tensor, " M"]  # a row of the Rollout below this node: where its group and padding are read
 
 
+PER_ROW: tuple[Records, ...] = ("step_map", "x0", "confidence")
+"""What a trace holds row by row."""
+
+
 @dataclass(frozen=True)
 class Trace:
-    """How the completions came about, as far as it was asked for and the sampler can tell."""
+    """How the completions came about, as far as it was asked for and the sampler can tell.
+
+    `x0[:, t - 1]` is the row as denoising step t predicts it: prompt and tokens committed before keep theirs, positions
+    that the step predicted have their prediction (what was drawn inside the current block; the most probable token in
+    later ones, which only a forward without cache of a full-attention family predicts), all others the mask token.
+    Behind a row's last step it is the finished row. `confidence` is the probability of these tokens under the model,
+    without temperature and filters, for a committed token the one it was committed with; 0 for a prompt and wherever
+    nothing was predicted.
+    """
 
     step_map: Int[Tensor, "N S"] | None = None  # 1-based step over the whole decode; 0 outside, or never decoded
     x0: Int[Tensor, "N T S"] | None = None
     confidence: Float[Tensor, "N T S"] | None = None
+    edits: Int[Tensor, "E 4"] | None = None  # (step, row, column, token) of committed tokens that were replaced
     tree: Tree | None = None
+
+    def rows(self, index: Tensor) -> Trace:
+        """The trace of some rows. A tree cannot be cut by rows and is dropped."""
+        per_row = {name: getattr(self, name) for name in PER_ROW}
+        trace = Trace(**{name: None if value is None else value[index] for name, value in per_row.items()})
+        if self.edits is None:
+            return trace
+        edit, row = (self.edits[:, 1, None] == index).nonzero(as_tuple=True)
+        edits = self.edits[edit]
+        return replace(trace, edits=torch.stack((edits[:, 0], row, edits[:, 2], edits[:, 3]), dim=1))
 
 
 @dataclass(frozen=True)
@@ -59,10 +82,8 @@ class Rollout:
 
     def rows(self, index: Tensor) -> Self:
         """The rollout restricted to some rows. A tree cannot be cut by rows and is dropped."""
-        per_row = {name: getattr(self.trace, name) for name in ("step_map", "x0", "confidence")}
-        trace = Trace(**{name: None if value is None else value[index] for name, value in per_row.items()})
         kept = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "trace"}
-        return replace(self, trace=trace, **kept)
+        return replace(self, trace=self.trace.rows(index), **kept)
 
 
 @dataclass(frozen=True)
@@ -127,6 +148,10 @@ class Frame:
     finished: Bool[Tensor, " N"]
 
 
+UNRECORDED = -1
+"""In place of a denoising step or a number of forwards that an inference engine does not report."""
+
+
 @dataclass(frozen=True)
 class Samples:
     """What a sampler returns for N prompts; rows are right-padded like a Rollout."""
@@ -135,15 +160,21 @@ class Samples:
     valid: Bool[Tensor, "N S"]
     window: Bool[Tensor, "N S"]
     completion: Bool[Tensor, "N S"]
-    step_map: Int[Tensor, "N S"]  # 1-based denoising step; 0 outside the window, or never decoded
-    nfe: Int[Tensor, " N"]  # forwards spent on each row, cache-writing and prefill ones included
+    step_map: Int[Tensor, "N S"]  # 1-based denoising step; 0 outside the window, or never decoded; UNRECORDED
+    nfe: Int[Tensor, " N"]  # forwards spent on each row, cache-writing and prefill ones included; UNRECORDED
     truncated: Bool[Tensor, " N"]  # no end-of-sequence token in the window
     trace: Trace = Trace()
 
     @property
+    def steps(self) -> Int[Tensor, " N"]:
+        """Denoising steps that each row took. Every one committed or edited a token."""
+        steps, edits = self.step_map.amax(1), self.trace.edits
+        return steps if edits is None else steps.scatter_reduce(0, edits[:, 1], edits[:, 0], "amax")
+
+    @property
     def tokens_decoded(self) -> int:
         """Window tokens that were committed, whether or not they lie behind the first end of sequence."""
-        return int((self.step_map > 0).sum())
+        return int((self.step_map != 0).sum())
 
     @property
     def tokens_kept(self) -> int:

@@ -10,9 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dare.sampling.canvas import Canvas
-from dare.sampling.denoise import DecodingError, check_threshold, denoise
+from dare.sampling.denoise import Denoiser
+from dare.sampling.plan import BlockPlan, DecodingError, quotas_of
+from dare.sampling.progress import Progress, ended
+from dare.sampling.record import Recorder
 from dare.spec import SamplingConfig
-from dare.types import Samples
+from dare.types import Records, Samples, Watch
 
 
 class BlockModel(Protocol):
@@ -45,24 +48,29 @@ def sample_block(
     pad_id: int,
     eos_ids: Sequence[int],
     device: torch.device | None = None,
+    record: frozenset[Records] = frozenset(),
+    watch: Watch | None = None,
 ) -> Samples:
     """Blocks count from the first token of the prompt, whose remainder lies inside the first decoded block.
 
-    A forward per denoising step, one more to take a finished block into the context, none after the last block. A row
-    ends with the block that contains an end of sequence. Rows advance on their own: while one denoises, another may be
-    taking its block into the context in the same forward, and what is drawn for it there is thrown away. Without a
-    threshold this is static decoding, with one dynamic; `remasking="sequential"` with as many steps as tokens is left
-    to right.
+    A forward per denoising step, one more to take a finished block into the context, none after the last block. Rows
+    advance on their own: while one denoises, another may be taking its block into the context in the same forward, and
+    what is drawn for it there is thrown away.
+
+    With an `edit_threshold` a block that is filled goes on until a forward changes nothing, which then has taken the
+    block into the context already, or until `max_post_steps` forwards did nothing but edit.
     """
     size = model.block_size
-    check_threshold(config)
-    if config.block_length != size:
-        raise DecodingError(f"block_length is {config.block_length} but this model's blocks have {size} tokens")
+    _check(config, size)
     device = device or torch.device("cpu")
     canvas = Canvas.start(prompts, config.gen_length, mask_id, pad_id, device, multiple=size)
     window, valid, ends = canvas.window, canvas.valid, torch.tensor(list(eos_ids), device=device)
+    denoiser = Denoiser(config, mask_id, pad_id, ends)
+    progress = Progress.start(config, [BlockPlan(size, quotas_of(config))], len(prompts), device)
+    recorder = Recorder(canvas, record)
     start = canvas.prompt_length // size * size  # first column of the current block of each row
-    step = torch.zeros_like(start)  # steps already done in it
+    edits = torch.zeros_like(start)  # forwards that only edited it
+    most_edits = 0 if config.edit_threshold is None else config.max_post_steps
     live = torch.arange(len(prompts), device=device)
     if len(live):
         model.prefill(canvas.ids[:, : int(start.max())], start, canvas.ids.shape[1])
@@ -72,20 +80,53 @@ def sample_block(
         at = (live[:, None], columns)
         before, inside = canvas.ids[at], window[at]
         masked = inside & (canvas.step_map[at] == 0)
-        finished = ~masked.any(1)
+        filled = ~masked.any(1)
+        stored = filled & (edits[live] >= most_edits)  # this forward only takes the block into the context
         logits = model.logits(before, columns, valid[at])
-        model.extend(finished)
         canvas.nfe[live] += 1
         own = [generators[row] for row in live.tolist()]
-        ids, committed = denoise(before, masked, logits, step[live], config, mask_id, own)
-        canvas.write(live, columns, ids, committed)
-        full = ~(masked & ~committed).any(1)
-        step[live] = torch.where(full, 0, step[live] + 1)
-        start[live] += finished * size
-        ended = (inside & torch.isin(ids, ends)).any(1)
-        over = ~finished & full & (ended | (columns[:, 0] + size >= canvas.length[live]))
+        block = progress.block(live, torch.zeros_like(live), masked, inside, canvas.steps[live], own)
+        done = denoiser(block, logits, own)
+        edited = denoiser.edits(done, before) & inside & ~masked & ~stored[:, None]
+        changed = done.committed | edited
+        stored = stored | (filled & ~changed.any(1))
+        model.extend(stored)
+        if recorder:
+            recorder.predicted(live, columns, masked, done, changed)
+        canvas.write(live, columns, done.token, done.committed, edited)
+        masked = masked & ~done.committed
+        full = ~masked.any(1)
+        progress.advance(live, full)
+        edits[live] += filled
+        settled = stored | (full & (edits[live] >= most_edits))
+        ids = torch.where(changed, done.token, before)
+        last = columns[:, 0] + size >= canvas.length[live]
+        over = (settled | ~full) & (ended(config, ids, masked, inside, ends) | (full & last))
+        edits[live] *= ~stored
+        start[live] += stored * size
+        stepped, stay = live[changed.any(1)], (~over).nonzero().squeeze(1)
         if over.any():
-            stay = (~over).nonzero().squeeze(1)
             live = live[stay]
             model.keep(stay)
-    return canvas.samples(eos_ids)
+        if watch is not None and len(stepped):
+            watch(canvas.frame(stepped, live, open_from=None if config.edit_threshold is None else start))
+    return recorder.add_to(canvas.samples(eos_ids))
+
+
+def _check(config: SamplingConfig, size: int) -> None:
+    """Refuse what this model's blocks rule out and what only full attention has."""
+    if config.block_length != size:
+        raise DecodingError(f"block_length is {config.block_length} but this model's blocks have {size} tokens")
+    if config.cache != "none":
+        raise DecodingError(f"cache is {config.cache!r}: a block family's own cache is exact and always used")
+    if config.schedule == "ascending":
+        raise DecodingError(
+            "schedule is 'ascending': it divides the window itself, and this model has blocks of its own"
+        )
+    if config.cfg_scale > 0:
+        raise DecodingError(f"cfg_scale is {config.cfg_scale:g}: only full-attention families decode with guidance")
+    if config.eos_policy == "eoser":
+        raise DecodingError(
+            "eos_policy is 'eoser': its factor rises with the steps of the whole decode, whose number depends on the "
+            "prompt here; only full-attention families have it"
+        )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dare.types import Samples
+from dare.types import Frame, Samples, Trace
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Canvas:
     nfe: Int[Tensor, " N"]
     mask_id: int
     pad_id: int
+    edits: list[Int[Tensor, "E 4"]] = field(default_factory=list)
 
     @classmethod
     def start(
@@ -57,12 +58,43 @@ class Canvas:
         """The generation window."""
         return self.valid & (self._column >= self.prompt_length[:, None])
 
-    def write(self, rows: Int[Tensor, " n"], columns: Int[Tensor, "n K"], ids: Tensor, committed: Tensor) -> None:
-        """The outcome of one denoising step of `rows`; rows that committed nothing had no step."""
-        self.steps[rows] += committed.any(1)
+    def write(
+        self,
+        rows: Int[Tensor, " n"],
+        columns: Int[Tensor, "n K"],
+        token: Int[Tensor, "n K"],
+        committed: Bool[Tensor, "n K"],
+        edited: Bool[Tensor, "n K"] | None = None,
+    ) -> None:
+        """The outcome of one denoising step of `rows`; rows in which nothing changed had no step."""
+        changed = committed if edited is None else committed | edited
+        self.steps[rows] += changed.any(1)
         at = (rows[:, None], columns)
-        self.ids[at] = torch.where(committed, ids, self.ids[at])
+        self.ids[at] = torch.where(changed, token, self.ids[at])
         self.step_map[at] = torch.where(committed, self.steps[rows, None], self.step_map[at])
+        if edited is not None and edited.any():
+            row, place = edited.nonzero(as_tuple=True)
+            owner = rows[row]
+            self.edits.append(
+                torch.stack((self.steps[owner], owner, columns[row, place], token[row, place]), dim=1)  # (E, 4)
+            )
+
+    def frame(
+        self, rows: Int[Tensor, " n"], live: Int[Tensor, " m"], open_from: Int[Tensor, " N"] | None = None
+    ) -> Frame:
+        """What a watcher sees after a denoising step of `rows`.
+
+        Args:
+            live: rows that go on.
+            open_from: the first column that may still be edited, where committed tokens may be.
+        """
+        undecided = self.window & (self.step_map == 0)
+        settled = torch.where(undecided, self._column, self.length[:, None]).amin(1)
+        if open_from is not None:
+            settled = torch.minimum(settled, torch.maximum(open_from, self.prompt_length))
+        finished = torch.ones_like(self.length, dtype=torch.bool).index_fill(0, live, False)
+        settled = torch.where(finished, self.length, settled)
+        return Frame(rows, self.ids, self.window, self.step_map, settled, self.nfe, finished)
 
     def samples(self, eos_ids: Sequence[int]) -> Samples:
         """What was decoded. Window positions that no step reached (behind an end of sequence) are padding now."""
@@ -80,6 +112,7 @@ class Canvas:
             step_map=step_map,
             nfe=self.nfe,
             truncated=~end.any(1),
+            trace=Trace(step_map=step_map, edits=torch.cat(self.edits) if self.edits else None),
         )
 
     @property
