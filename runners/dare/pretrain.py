@@ -41,6 +41,7 @@ class PretrainRecipe:
     seed: int = 0
     mix: str = MIX
     rollout_steps_per_block: int = 4
+    architecture: str | None = None
 
 
 RECIPES = {
@@ -48,6 +49,11 @@ RECIPES = {
     for recipe in (
         PretrainRecipe("llada-tiny", "llada", steps=3000),
         PretrainRecipe("sdar-tiny", "sdar", steps=2000, rollout_steps_per_block=2),
+        PretrainRecipe("dream-tiny", "dream", steps=3000),
+        PretrainRecipe(
+            "sdar-moe-tiny", "sdar", steps=2000, rollout_steps_per_block=2, architecture="SDARMoeForCausalLM"
+        ),
+        PretrainRecipe("llada2-tiny", "llada2", steps=2000, rollout_steps_per_block=2),
     )
 }
 
@@ -68,7 +74,7 @@ def pretrain(name: str, out: Path, progress: object = None, steps: int | None = 
     torch.set_num_threads(1)
     started = device_seconds()
     family = load_family(recipe.family)
-    backbone = family.tiny(alphabet(), generator_for(recipe.seed, "pretrain", name))
+    backbone = family.tiny(alphabet(), generator_for(recipe.seed, "pretrain", name), recipe.architecture)
     corpus = demonstrations(recipe.mix, ROWS)
     block = backbone.block_size or GEN_LENGTH
     executor = Executor(

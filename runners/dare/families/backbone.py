@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from dare.families.checkpoint_files import save_model
 from dare.family import Tokenizer
 from dare.linear_logp import linear_logp
+from dare.spec import SamplingConfig
 from dare.types import Records
 
-RECORDS: frozenset[Records] = frozenset({"step_map"})
+RECORDS: frozenset[Records] = frozenset({"step_map", "x0", "confidence"})
 
 
 class UnsupportedRecordError(ValueError):
@@ -25,7 +26,7 @@ class UnsupportedRecordError(ValueError):
 
 @dataclass
 class TransformerBackbone:
-    """A model with its tokenizer and ids. `attention` names the backend of every forward."""
+    """A model with its tokenizer and ids. `attention` names the backend of scoring, `decode_attention` of decoding."""
 
     model: Any  # PreTrainedModel, which is untyped here
     tokenizer: Tokenizer
@@ -33,6 +34,15 @@ class TransformerBackbone:
     eos_ids: tuple[int, ...]
     pad_id: int
     attention: str
+    logit_shift: int = field(default=0, kw_only=True)
+    """How far left of a token the logits lie that predict it, never left of its row."""
+    decode_attention: str | None = field(default=None, kw_only=True)
+    """None for the one that scores."""
+
+    @property
+    def decodes_with(self) -> str:
+        """The backend of a forward of the sampler."""
+        return self.decode_attention or self.attention
 
     def save(self, directory: Path, dtype: torch.dtype | None = None) -> None:
         """Write config.json, model.safetensors and the tokenizer, so that `load` gives the same logits."""
@@ -53,7 +63,14 @@ class TransformerBackbone:
             excluded=self.mask_id,
         )
 
-    def _check_request(self, record: frozenset[Records], prompts: Sequence[Any], generators: Sequence[Any]) -> None:
+    def _check_request(
+        self,
+        record: frozenset[Records],
+        prompts: Sequence[Any],
+        config: SamplingConfig,
+        generators: Sequence[Any],
+    ) -> None:
+        SamplingConfig.model_validate(config.model_dump())  # a copy with changes has not been checked
         if record - RECORDS:
             raise UnsupportedRecordError(
                 f"cannot record {', '.join(sorted(record - RECORDS))}; known: {', '.join(sorted(RECORDS))}"

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from dare.attention import Sight
 from dare.families.backbone import RECORDS, TransformerBackbone
 from dare.families.doubled import doubled_input, in_blocks
-from dare.families.layers import block_causal_mask
 from dare.sampling.block import sample_block
 from dare.spec import SamplingConfig
-from dare.types import NoisyViews, Records, Samples
+from dare.types import NoisyViews, Records, Samples, Watch
 
 
 @dataclass
@@ -38,7 +38,7 @@ class BlockBackbone(TransformerBackbone):
         if doubled is not None:
             hidden = model(
                 doubled.ids,
-                block_mask=doubled.mask,
+                block_mask=doubled.sight,
                 position_ids=doubled.position,
                 logits_positions=doubled.score,
                 return_hidden=True,
@@ -59,12 +59,13 @@ class BlockBackbone(TransformerBackbone):
         config: SamplingConfig,
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
+        watch: Watch | None = None,
     ) -> Samples:
         """As `Backbone.sample`, with an exact key-value cache."""
-        self._check_request(record, prompts, generators)
+        self._check_request(record, prompts, config, generators)
         with torch.no_grad():
             return sample_block(
-                CachedBlocks(self.model, self._size, self.attention),
+                CachedBlocks(self.model, self._size, self.decodes_with),
                 prompts,
                 config,
                 generators,
@@ -72,6 +73,8 @@ class BlockBackbone(TransformerBackbone):
                 pad_id=self.pad_id,
                 eos_ids=self.eos_ids,
                 device=self.model.device,
+                record=record,
+                watch=watch,
             )
 
     @property
@@ -90,12 +93,18 @@ class CachedBlocks:
         self._last = torch.empty(0)  # end column of the block given last, per row
 
     def prefill(self, ids: Int[Tensor, "n L"], length: Int[Tensor, " n"], width: int) -> None:
-        self._cache = self._model.empty_cache(len(ids), width)
-        if ids.shape[1]:
-            position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-            mask = block_causal_mask(position, self.block_size)
-            nowhere = torch.zeros_like(ids, dtype=torch.bool)  # keys and values are all we want
-            self._forward(ids, position, block_mask=mask, logits_positions=nowhere, return_hidden=True)
+        if not ids.shape[1]:
+            self._cache = self._model.empty_cache(len(ids), width)
+        else:
+            # The completions of a group have the same prompt: it is computed once and copied.
+            column = torch.arange(ids.shape[1], device=ids.device)
+            different, home = torch.unique(ids.masked_fill(column >= length[:, None], 0), dim=0, return_inverse=True)
+            self._cache = self._model.empty_cache(len(different), width)
+            position = column.expand_as(different)
+            sight = Sight.blocks(position, self.block_size)
+            nowhere = torch.zeros_like(different, dtype=torch.bool)  # keys and values are all we want
+            self._forward(different, position, block_mask=sight, logits_positions=nowhere, return_hidden=True)
+            self._cache.keep(home)
         self._cache.length = length.clone()
 
     def logits(self, ids: Tensor, columns: Int[Tensor, "n K"], real: Bool[Tensor, "n K"]) -> Tensor:

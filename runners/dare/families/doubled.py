@@ -9,7 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from dare.attention import NOWHERE, Sight
 from dare.types import NoisyViews
+
+NO_QUERY, NO_KEY = -1, -2
+"""Places of a token that looks at no noisy block, and of one that none looks at."""
 
 
 class DoubledInput(NamedTuple):
@@ -20,7 +24,7 @@ class DoubledInput(NamedTuple):
 
     ids: Int[Tensor, "G Q"]
     position: Int[Tensor, "G Q"]
-    mask: Bool[Tensor, "G 1 Q Q"]
+    sight: Sight
     score: Bool[Tensor, "G Q"]
     home: Int[Tensor, " N"]
     """Where each scored position, in row-major order, lies in the flattened views."""
@@ -56,16 +60,20 @@ def doubled_input(views: NoisyViews, size: int) -> DoubledInput | None:
     clean_position = torch.arange(columns, device=device)
     clean_real = clean[:, :columns] >= 0
 
-    # A query looks at clean blocks below `limit`: up to its own from the clean half, before its own from a noisy block.
-    limit = torch.cat(((clean_position // size + 1).expand(targets, -1), noisy_position // size), dim=1)
-    sees_clean = (clean_position // size < limit[..., None]) & clean_real[:, None, :]
-    place = torch.arange(slots, device=device).repeat_interleave(size)
-    query_place = torch.cat((torch.full((columns,), -1, device=device), place))
-    sees_noisy = (query_place[:, None] == place) & noisy_real[:, None, :]
+    # Clean queries look at clean blocks up to their own, noisy ones at those before their own and at their own copy.
+    clean_block = (clean_position // size).expand(targets, -1)
+    place = torch.arange(slots, device=device).repeat_interleave(size).expand(targets, -1)
+    nobody, nothing = torch.full_like(clean_block, NO_QUERY), torch.full_like(clean_block, NO_KEY)
+    sight = Sight(
+        limit=torch.cat((clean_block + 1, noisy_position // size), dim=1),
+        block=torch.cat((clean_block.masked_fill(~clean_real, NOWHERE), torch.full_like(place, NOWHERE)), dim=1),
+        query_place=torch.cat((nobody, place), dim=1),
+        key_place=torch.cat((nothing, place.masked_fill(~noisy_real, NO_KEY)), dim=1),
+    )
     return DoubledInput(
         ids=torch.cat((clean[:, :columns].clamp(min=0), noisy(in_blocks(views.ids, size)[view, block], 0)), dim=1),
         position=torch.cat((clean_position.expand(targets, -1), noisy_position), dim=1),
-        mask=torch.cat((sees_clean, sees_noisy), dim=-1)[:, None],
+        sight=sight,
         score=torch.cat((torch.zeros_like(clean_real), noisy_score), dim=1),
         home=home[noisy_score],
     )

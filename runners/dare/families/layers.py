@@ -1,10 +1,11 @@
-"""What the transformers of several families are made of: RMSNorm, rotary positions, masks."""
+"""What the transformers of all families are made of: RMSNorm, rotary positions, gated feed-forward."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -35,6 +36,20 @@ class RMSNorm(nn.Module):
         return self.weight * normed.to(x.dtype)
 
 
+class SwiGLU(nn.Module):
+    """Gated feed-forward under the names that most families publish."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(width, inner, bias=False)
+        self.up_proj = nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
 def rotary_tables(
     position: Int[Tensor, "B L"], size: int, theta: float
 ) -> tuple[Float[Tensor, "B 1 L D"], Float[Tensor, "B 1 L D"]]:
@@ -47,10 +62,15 @@ def rotary_tables(
 
 
 def rotate(x: Float[Tensor, "B H L D"], cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding in the wider of the two dtypes; the halves of a head are the pairs."""
-    wide = x.to(torch.promote_types(x.dtype, cos.dtype))
+    """Rotary embedding in the wider of the two dtypes; the halves of what is rotated are the pairs.
+
+    Where the tables are narrower than a head, only its first numbers are rotated and the rest pass through.
+    """
+    size = cos.shape[-1]
+    wide = x[..., :size].to(torch.promote_types(x.dtype, cos.dtype))
     first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    turned = (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    return turned if size == x.shape[-1] else torch.cat((turned, x[..., size:]), dim=-1)
 
 
 def split_heads(x: Float[Tensor, "B L E"], size: int) -> Float[Tensor, "B H L D"]:
@@ -68,32 +88,20 @@ def at_positions(hidden: Float[Tensor, "B L d"], where: Bool[Tensor, "B L"] | In
     return hidden.gather(1, where[..., None].expand(-1, -1, hidden.shape[-1]))
 
 
-def key_mask(real: Bool[Tensor, "B L"] | Int[Tensor, "B L"] | None) -> Bool[Tensor, "B 1 1 L"] | None:
-    """Padding as an attention mask: everybody may look at real tokens."""
-    return None if real is None else real.bool()[:, None, None, :]
-
-
-def block_causal_mask(
-    position: Int[Tensor, "B L"], block_size: int, real: Tensor | None = None
-) -> Bool[Tensor, "B 1 L L"]:
-    """A token looks at its own block and the blocks before it; blocks count from position 0."""
-    block = position // block_size
-    mask = block[:, None, :, None] >= block[:, None, None, :]
-    return mask if real is None else mask & real.bool()[:, None, None, :]
-
-
 def fresh_model(model_class: Any, config: Any, generator: torch.Generator) -> Any:
     """A randomly initialised model; the global random state is neither read nor moved.
 
-    Matrices are N(0, 1/columns), so that signals keep their size; norms are 1 and biases 0.
+    Matrices are N(0, 1/columns), so that signals keep their size; norms are 1, biases and buffers 0.
     """
     with torch.device("meta"):
         model = model_class(config)
     model.to_empty(device="cpu")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+            if parameter.ndim >= 2:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        for buffer in model.buffers():
+            buffer.zero_()
     return model.eval()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dare.attention import Attention
-from dare.families.cache import KeyValueCache
-from dare.families.layers import RMSNorm, at_positions, key_mask, rotary_tables, rotate, split_heads
+from dare.families.layers import RMSNorm, at_positions, split_heads
 from dare.families.llada.configuration import LLaDAConfig
-from dare.families.transformer import CacheShape, DiffusionTransformer, Parts, Rotary
+from dare.families.transformer import DiffusionTransformer, Parts, Pass
 
 
 class LLaDABlock(nn.Module):
@@ -29,26 +27,13 @@ class LLaDABlock(nn.Module):
         self.up_proj = nn.Linear(width, config.feed_forward_size, bias=False)
         self.ff_out = nn.Linear(config.feed_forward_size, width, bias=False)
 
-    def forward(
-        self,
-        x: Tensor,
-        rotary: Rotary,
-        mask: Tensor | None,
-        attend: Attention,
-        store: tuple[KeyValueCache, int, Tensor] | None,
-        where: Tensor | None,
-    ) -> Tensor:
-        """The stream after this layer, at `where` only if given (see `at_positions`)."""
+    def forward(self, x: Tensor, told: Pass) -> Tensor:
+        """The stream after this layer."""
         h = self.attn_norm(x)
         query, key, value = (
             split_heads(project(h), self.head_size) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        query, key = rotate(query, *rotary), rotate(key, *rotary)
-        if store is not None:
-            cache, layer, position = store
-            key, value = cache.store(layer, key, value, position)
-        mixed = attend(query, key, value, mask).transpose(1, 2).flatten(2)
-        x = at_positions(x, where) + self.attn_out(at_positions(mixed, where))
+        x = at_positions(x, told.where) + self.attn_out(told.mix(query, key, value))
         h = self.ff_norm(x)
         out: Tensor = x + self.ff_out(F.silu(self.ff_proj(h)) * self.up_proj(h))
         return out
@@ -78,6 +63,9 @@ class LLaDAModelLM(DiffusionTransformer):
     """Masked language model with the published state dict."""
 
     config_class = LLaDAConfig
+    rotates_wide = True
+    # Not `ff_out`: the head has that name too.
+    lora_targets = ("q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj")
 
     def __init__(self, config: LLaDAConfig) -> None:
         super().__init__(config)
@@ -91,19 +79,3 @@ class LLaDAModelLM(DiffusionTransformer):
         transformer = self.model.transformer
         head = transformer.wte if self.config.weight_tying else transformer.ff_out
         return Parts(transformer.wte, transformer.blocks, transformer.ln_f, head)  # type: ignore[arg-type]
-
-    @property
-    def cache_shape(self) -> CacheShape:
-        return CacheShape(self.config.n_layers, self.config.key_value_heads, self.config.head_size)
-
-    def rotary(self, position_ids: Tensor, like: Tensor) -> Rotary:
-        return rotary_tables(position_ids, self.config.head_size, self.config.rope_theta)
-
-    def own_mask(self, position_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        return key_mask(attention_mask)
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=getattr(self.config, "init_std", 0.02))
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)

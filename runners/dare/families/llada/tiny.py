@@ -1,44 +1,13 @@
-"""LLaDA at the size of a laptop: the published configuration with smaller numbers, and characters for tokens."""
+"""LLaDA at the size of a laptop: the published configuration with smaller numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from dare.families.layers import fresh_model
 from dare.families.llada.configuration import LLaDAConfig
-from dare.families.llada.modeling import LLaDAModelLM
-from dare.tokenizer import SpecialTokens, character_tokenizer
-
-SPECIAL = SpecialTokens(
-    order=(
-        "<|endoftext|>",
-        "<|mdm_mask|>",
-        "<|startoftext|>",
-        "<|eot_id|>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-    ),
-    eos="<|endoftext|>",
-    pad="<|endoftext|>",
-    mask="<|mdm_mask|>",
-    end_of_turn="<|eot_id|>",
-    bos="<|startoftext|>",
-)
-
-# Renders what the published template renders: the header of the answer follows whatever `add_generation_prompt` says.
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}"
-    "{% endfor %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
-)
 
 
-def tiny_config(tokenizer: Any) -> LLaDAConfig:
+def tiny_llada(tokenizer: Any) -> LLaDAConfig:
     """Width 64, 4 layers, 2 heads of 32; ids and vocabulary from the tokenizer."""
     vocabulary = len(tokenizer)
     return LLaDAConfig(
@@ -81,9 +50,3 @@ def tiny_config(tokenizer: Any) -> LLaDAConfig:
         vocab_size=vocabulary,
         weight_tying=False,
     )
-
-
-def tiny_llada(characters: Sequence[str], generator: torch.Generator) -> tuple[LLaDAModelLM, Any]:
-    """A fresh model and its tokenizer."""
-    tokenizer = character_tokenizer(SPECIAL, characters, CHAT_TEMPLATE)
-    return fresh_model(LLaDAModelLM, tiny_config(tokenizer), generator), tokenizer
