@@ -262,6 +262,35 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_moves() -> None:
     assert torch.equal(before, weights(run))
 
 
+def test_a_gradient_that_is_lost_on_its_way_stops_before_any_weight_moves() -> None:
+    """The layers compute the right numbers and pass nothing back, as reentrant checkpointing does on a frozen base."""
+    run = executor("llada", algorithm_named("sft"), micro_batch=2)
+    scores = run.backbone.logprobs
+
+    def cut(model: torch.nn.Module, views: NoisyViews, temperature: float = 1.0) -> Tensor:
+        return scores(model, views, temperature).detach() + 0.0 * next(model.parameters()).sum()
+
+    run.backbone.logprobs = cut  # type: ignore[method-assign]
+    before = weights(run)
+    with pytest.raises(ContractError, match=r"no gradient reached any of the \d+ trained tensors"):
+        run.step()
+    assert torch.equal(before, weights(run))
+
+
+def test_an_update_without_advantages_is_the_same_in_every_micro_batch() -> None:
+    """Momentum moves on where the gradient is zero, and must not stand still where views without one are skipped."""
+    ends = []
+    for size in (1000, 5):
+        run = executor("llada", algorithm_named("bgpo"), micro_batch=size, inner_epochs=1)
+        run.step()
+        moved = weights(run)
+        run.data = PromptData(run.data.items, [replace(t, judge=_always_half) for t in run.data.tasks])  # type: ignore[union-attr]
+        run.step()
+        ends.append(weights(run))
+        assert not torch.equal(moved, ends[-1])
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=2e-5)
+
+
 def test_an_exception_in_a_hook_names_the_hook() -> None:
     class Broken(GRPO):
         def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:

@@ -22,11 +22,13 @@ from dare.data import DemonstrationData, PromptData, batch_indices, demonstratio
 from dare.family import Backbone
 from dare.forward_process import hide_counts
 from dare.gradients import backward
+from dare.lora import Adapters, attach
 from dare.objectives import GroupOfOneError, zero_advantage_groups
 from dare.parallel import InProcess, PolicyGroup
+from dare.precision import MasterWeights, check_dtype
 from dare.seeds import generator_for, seed_of
 from dare.spec import Budget, Sample, SamplingConfig, TrainSettings
-from dare.types import Credit, LossTerms, NoisyViews, Rollout, RolloutSpec, Trace
+from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, RolloutSpec, Trace
 
 Answer = TypeVar("Answer")
 ON_POLICY_TOLERANCE = 1e-3
@@ -52,6 +54,8 @@ class Used:
 
     steps: int = 0
     updates: int = 0
+    moving_updates: int = 0
+    """Updates with a gradient that was not zero."""
     gradient_forwards: float = 0.0
     """Per completion."""
     forwards: float = 0.0
@@ -71,21 +75,32 @@ class StepReport:
 
 
 class PolicyCore:
-    """The rank-local side: model, reference, optimiser. Its methods are the phases that a PolicyGroup runs."""
+    """The rank-local side: model, reference, optimiser. Its methods are the phases that a PolicyGroup runs.
+
+    With adapters the frozen base is the reference, so there is no copy of the model, and a state holds them alone.
+    """
 
     def __init__(
-        self, backbone: Backbone, algorithm: Algorithm, settings: TrainSettings, sampling: SamplingConfig
+        self, backbone: Backbone, algorithm: Algorithm, settings: TrainSettings, sampling: SamplingConfig, seed: int
     ) -> None:
         self.backbone = backbone
         self.algorithm = algorithm
         self.settings = settings
         self.sampling = sampling
         self.temperature = sampling.temperature if settings.score_temperature and sampling.temperature > 0 else 1.0
+        check_dtype(backbone.model, settings.dtype)
+        self.reached = False
+        self.adapters: Adapters | None = None
         self.reference = None
-        if "ref" in algorithm.requires:
+        if settings.lora is not None:
+            self.adapters = attach(backbone.model, settings.lora, generator_for(seed, "lora"))
+        elif "ref" in algorithm.requires:
             self.reference = copy.deepcopy(backbone.model).requires_grad_(False)
+        if settings.gradient_checkpointing:
+            backbone.model.gradient_checkpointing_enable()  # type: ignore[operator]
+        self.weights = MasterWeights(p for p in backbone.model.parameters() if p.requires_grad)
         self.optimiser = torch.optim.AdamW(
-            backbone.model.parameters(),
+            self.weights.masters,
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
@@ -97,7 +112,8 @@ class PolicyCore:
         prompts = [row[:n].tolist() for row, n in zip(prompt, length.tolist(), strict=True)]
         generators = [torch.Generator().manual_seed(s) for s in seed.tolist()]
         samples = self.backbone.sample(prompts, self.sampling, generators, self.algorithm.record)  # type: ignore[arg-type]
-        return {f.name: getattr(samples, f.name) for f in fields(samples) if f.name != "trace"}
+        recorded = {name: getattr(samples.trace, name) for name in PER_ROW if name in self.algorithm.record}
+        return recorded | {f.name: getattr(samples, f.name) for f in fields(samples) if f.name != "trace"}
 
     @torch.no_grad()
     def score(self, **rows: Tensor) -> dict[str, Tensor]:
@@ -107,6 +123,9 @@ class PolicyCore:
     @torch.no_grad()
     def score_reference(self, **rows: Tensor) -> dict[str, Tensor]:
         """Log-probabilities of views under the frozen reference."""
+        if self.adapters is not None:
+            with self.adapters.switched_off():
+                return {"logp": self.score_in_chunks(self.backbone.model, NoisyViews(**rows))}
         assert self.reference is not None
         return {"logp": self.score_in_chunks(self.reference, NoisyViews(**rows))}
 
@@ -128,11 +147,22 @@ class PolicyCore:
             old,
             self.settings.micro_batch,
         )
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.gradient_clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.weights.masters, self.settings.gradient_clip))
+        self._check_reached(norm, done.pull)
         if math.isfinite(norm):
             self.optimiser.step()
+            self.weights.publish()
         model.eval()
         return {**done.terms.metrics, "loss": done.loss, "gradient_norm": norm}
+
+    def _check_reached(self, norm: float, pull: float) -> None:
+        """Asked until a gradient has reached the parameters once: a model can lose it on the way and learn nothing."""
+        self.reached = self.reached or norm != 0
+        if pull > 0 and not self.reached:
+            raise ContractError(
+                f"the loss changes with the log-probabilities (by up to {pull:.2g}), but no gradient reached any of "
+                f"the {len(self.weights.masters)} trained tensors: nothing would be learned"
+            )
 
     def _loss(self, *args: Any) -> LossTerms:
         return guarded("loss", self.algorithm.loss, *args)
@@ -141,14 +171,19 @@ class PolicyCore:
         """Everything that the next step depends on besides the job."""
         reference = {} if self.reference is None else self.reference.state_dict()
         return {
-            "model": self.backbone.model.state_dict(),
+            "model": self.backbone.model.state_dict() if self.adapters is None else self.adapters.state(),
+            "masters": self.weights.state(),
             "optimiser": self.optimiser.state_dict(),
             "reference": reference,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take a saved state up again."""
-        self.backbone.model.load_state_dict(state["model"])
+        if self.adapters is None:
+            self.backbone.model.load_state_dict(state["model"])
+        else:
+            self.adapters.load(state["model"])
+        self.weights.restore(state["masters"])
         self.optimiser.load_state_dict(state["optimiser"])
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
@@ -186,7 +221,12 @@ class Executor:
                 f"the algorithm needs {', '.join(sorted(missing))} of every rollout; "
                 f"the sampler of this backbone records {', '.join(sorted(self.backbone.records)) or 'nothing'}"
             )
-        self.core = PolicyCore(self.backbone, self.algorithm, self.settings, self.sampling)
+        if "step_map" in self.algorithm.record and self.sampling.edit_threshold is not None:
+            raise MismatchError(
+                "the algorithm replays rollouts by their step map, and edit_threshold "
+                f"{self.sampling.edit_threshold:g} rewrites tokens after their step; decode rollouts without it"
+            )
+        self.core = PolicyCore(self.backbone, self.algorithm, self.settings, self.sampling, self.seed)
         self.group = InProcess(self.core)
 
     def step(self) -> StepReport:
@@ -212,6 +252,7 @@ class Executor:
             units["learning_rate"] = torch.full((len(part.row),), self._learning_rate())
             reports.append(self.group.reduce("update", {**_rows(views), **scores}, units))
             self.used.updates += 1
+            self.used.moving_updates += reports[-1]["gradient_norm"] > 0
         self.used.steps += 1
         self.used.gradient_forwards += spent
         passes = len(self.algorithm.requires & {"old", "ref"}) + 1
@@ -257,7 +298,7 @@ class Executor:
             completion=sampled["completion"],
             group=torch.arange(len(chosen)).repeat_interleave(self.settings.group_size),
             reward=reward,
-            trace=Trace(step_map=sampled["step_map"]) if "step_map" in spec.record else Trace(),
+            trace=Trace(**{name: sampled.get(name) for name in PER_ROW if name in spec.record}),  # type: ignore[arg-type]
         )
         metrics = {
             "reward": float(reward.mean()),

@@ -35,6 +35,8 @@ class Backward(NamedTuple):
     loss: float
     logp: Tensor
     terms: LossTerms
+    pull: float
+    """Largest derivative of the loss by a log-probability: above zero, some parameter must get a gradient."""
 
 
 def backward(
@@ -54,23 +56,25 @@ def backward(
     direct = len(chunks) == 1
     if direct:
         logp = score(views)
-        leaf = logp
     else:
         with torch.no_grad():
             logp = torch.cat([score(views.rows(chunk)) for chunk in chunks])
-        leaf = logp.requires_grad_(True)
+    leaf = logp.detach().requires_grad_(True)
     terms = loss_of(leaf, leaf.detach() if old is None else old)
     denominator = total(terms.den.detach().sum()).clamp(min=torch.finfo(logp.dtype).tiny)
     loss = terms.num.sum() / denominator
     value = float(total(loss.detach()))
     if not torch.isfinite(torch.tensor(value)):
         raise NonFiniteLossError(f"the loss is {value}")
-    if direct:
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-    else:
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        for chunk in chunks:
-            if bool(gradient[chunk].any()):  # a view whose unit has no advantage adds nothing
-                (score(views.rows(chunk)) * gradient[chunk]).sum().backward()  # type: ignore[no-untyped-call]
-    return Backward(value, logp.detach(), terms)
+    if not loss.requires_grad:
+        return Backward(value, logp.detach(), terms, 0.0)
+    (gradient,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
+    if not direct:
+        # A view whose unit has no advantage adds nothing. One must be run even so: an optimiser with momentum moves on
+        # where the gradient is zero and stands still where there is none.
+        busy = [chunk for chunk in chunks if bool(gradient[chunk].any())] or chunks[:1]
+        for chunk in busy:
+            (score(views.rows(chunk)) * gradient[chunk]).sum().backward()  # type: ignore[no-untyped-call]
+    elif logp.requires_grad:
+        logp.backward(gradient)  # type: ignore[no-untyped-call]
+    return Backward(value, logp.detach(), terms, float(gradient.abs().max()))
