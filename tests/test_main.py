@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiny import train_job
 from typer.testing import CliRunner
 
 from dare.__main__ import app
+from dare.spec import AlgorithmSpec, CheckSpec
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "submission" / "algorithm.py"
 
@@ -65,7 +67,7 @@ def test_a_training_that_cannot_start_says_why_and_writes_nothing(
     ("words", "sentence"),
     [
         (["--algorithm", "sft", "--data", "prompts:sudoku"], "trains on demonstrations, the data are prompts"),
-        (["--algorithm", "sft", "--data", "file:{tmp}/odd.jsonl"], "no token for some character"),
+        (["--algorithm", "sft", "--data", "file:{tmp}/odd.jsonl"], "the tokenizer has no token for"),
     ],
 )
 def test_a_training_that_fails_at_its_data_says_why(words: list[str], sentence: str, tmp_path: Path) -> None:
@@ -92,13 +94,62 @@ def test_training_settings_come_from_a_file_and_a_wrong_part_is_named(tmp_path: 
     other = CliRunner().invoke(app, [*common, "--out", str(tmp_path / "a"), "--seed", "9"])
     assert other.exit_code == 2
     assert "already holds another job" in other.output.replace("\n", " ")
-    scored = CliRunner().invoke(app, ["evaluate", str(tmp_path / "a"), "--task", "countdown", "--limit", "2"])
+    evaluate = ["evaluate", str(tmp_path / "a"), "--task", "countdown", "--task", "countdown", "--limit"]
+    scored = CliRunner().invoke(app, [*evaluate, "2"])
     assert scored.exit_code == 0, scored.output
     assert "countdown" in scored.output
+    another = CliRunner().invoke(app, [*evaluate, "3"])
+    assert another.exit_code == 2
+    assert "holds an evaluation with other tasks, limit or samples" in another.output
+    model = tmp_path / "a" / "model" / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1] + b"\0")
+    retrained = CliRunner().invoke(app, [*evaluate, "2"])
+    assert retrained.exit_code == 2
+    assert "evaluates another policy" in retrained.output
 
 
-def test_checking_the_example_passes_every_rule_on_every_tiny_backbone() -> None:
-    done = CliRunner().invoke(app, ["check", str(EXAMPLE), "--json"])
+@pytest.mark.parametrize(
+    ("job", "words", "sentence"),
+    [
+        (None, ["{tmp}/none"], "there is no directory {tmp}/none"),
+        (None, ["{tmp}/job"], "job has no job.json"),
+        ("{", ["{tmp}/job"], "job.json: the file: Invalid JSON"),
+        ("{}", ["{tmp}/job"], "job.json: kind: Field required"),
+        ("\x00", ["{tmp}/job"], "job.json: the file: Invalid JSON"),
+        ("check", ["{tmp}/job"], "holds a job of kind 'check'; give the directory of a `dare train`"),
+        ("train", ["{tmp}/job"], "let `dare train --out {tmp}/job ...` finish first"),
+        ("train", ["{tmp}/job", "--task", "chess"], "unknown task 'chess'"),
+        ("train", ["{tmp}/job", "--limit", "0"], "--limit is 0; it must be at least 1"),
+        ("train", ["{tmp}/job", "--limit", "-3"], "--limit is -3; it must be at least 1"),
+        ("train", ["{tmp}/job", "--samples", "-1"], "--samples is -1; it must be at least 0"),
+        ("train", ["{tmp}/job", "--data", "{tmp}/none"], "there is no folder of data {tmp}/none"),
+    ],
+)
+def test_an_evaluation_that_cannot_start_says_why_and_writes_nothing(
+    job: str | None, words: list[str], sentence: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "job"
+    directory.mkdir()
+    train = train_job("sdar")
+    jobs = {
+        "train": train.model_dump_json(),
+        "check": train.model_copy(
+            update={"kind": "check", "train": None, "check": CheckSpec(algorithm=AlgorithmSpec(name="d1"))}
+        ).model_dump_json(),
+    }
+    if job is not None:
+        (directory / "job.json").write_text(jobs.get(job, job))
+    before = sorted(tmp_path.rglob("*"))
+    done = CliRunner().invoke(app, ["evaluate", *[word.format(tmp=tmp_path) for word in words]])
+    assert done.exit_code == 2, done.output
+    assert sentence.format(tmp=tmp_path) in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_checking_the_example_passes_every_rule_on_a_backbone_of_each_kind() -> None:
+    both = ["--backbone", "llada-tiny", "--backbone", "sdar-tiny"]
+    done = CliRunner().invoke(app, ["check", str(EXAMPLE), *both, "--json"])
     assert done.exit_code == 0, done.output
     assert done.output.count('"passed": true') == 20
 

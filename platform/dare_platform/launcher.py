@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from dare.catalog import added_root
 from dare.spec import Cause
 from dare_platform.errors import LaunchError
 from dare_platform.isolation import isolate
@@ -198,6 +199,7 @@ class ProcessLauncher:
             "MKL_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             MARKER: order.name,
+            "DARE_BACKBONES": str(added_root()),
         }
         if self._settings.data is not None:
             environment["DARE_DATA"] = str(self._settings.data)

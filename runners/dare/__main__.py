@@ -5,20 +5,22 @@ Exit codes: 0 succeeded, 1 the run failed (its result says why), 2 the request m
 
 from __future__ import annotations
 
+import filecmp
 import json
 import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import typer
 import yaml
 from pydantic import ValidationError
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from dare import answering, backbone_commands, memory_command
 from dare.catalog import UnknownAlgorithmError, UnknownBackboneError, backbones, load_source
 from dare.source import check_hyperparameters, read_source
 from dare.spec import (
@@ -34,18 +36,23 @@ from dare.spec import (
     TrainSettings,
     TrainSpec,
 )
+from dare.terminal import at_least, console, pairs, refuse, say
+from dare.terminal_text import neutral
+from dare.versions import VersionError, require_declared
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
-console = Console(stderr=True, soft_wrap=True)
 Data = Annotated[Path | None, typer.Option(envvar="DARE_DATA", help="Folder of published benchmark data.")]
 
 
-def refuse(sentence: object) -> NoReturn:
-    """End with one sentence on stderr and exit code 2."""
-    console.print(f"[bold]dare:[/] {sentence}", highlight=False)
-    raise typer.Exit(2)
+@app.callback()
+def gate() -> None:
+    """Run a job directory, and the daily loop without platform or database."""
+    try:
+        require_declared()
+    except VersionError as error:
+        refuse(error)
 
 
 class Live:
@@ -77,7 +84,7 @@ class Live:
             self._stage = event.stage or ""
             self._progress.update(self._task, description=f"{self._stage} {event.detail or ''}".strip())
         elif event.kind == "alarm":
-            self._progress.console.print(f"alarm {event.stage}: {event.detail}", highlight=False)
+            say(f"alarm {event.stage}: {event.detail}")
         elif event.kind in ("step", "progress"):
             words = [event.detail or self._stage]
             for name in ("reward", "loss"):
@@ -88,14 +95,14 @@ class Live:
     def _tell(self, event: Event) -> None:
         """A line per stage and alarm, and one every few seconds in between: for logs."""
         if event.kind == "stage":
-            console.print(f"{event.stage}: {event.detail or ''}".rstrip(": "), highlight=False, markup=False)
+            say(f"{event.stage}: {event.detail or ''}".rstrip(": "))
         elif event.kind == "alarm":
-            console.print(f"alarm {event.stage}: {event.detail}", highlight=False, markup=False)
+            say(f"alarm {event.stage}: {event.detail}")
         elif event.kind in ("step", "progress") and time.monotonic() - self._told >= self.LINE_SECONDS:
             self._told = time.monotonic()
             numbers = [f"{name} {value:.3g}" for name, value in event.metrics.items() if value is not None]
             place = f"{event.detail or 'step'} {event.step}" + (f" of {event.of}" if event.of else "")
-            console.print(" · ".join([place, *numbers]), highlight=False, markup=False)
+            say(" · ".join([place, *numbers]))
 
 
 def conclude(directory: Path, data: Path | None, tidy: bool = False) -> None:
@@ -110,7 +117,7 @@ def conclude(directory: Path, data: Path | None, tidy: bool = False) -> None:
     except JobError as error:
         refuse(error)
     except KeyboardInterrupt:
-        console.print("Interrupted. Run it again to continue from the last checkpoint.")
+        say("Interrupted. Run it again to continue from the last checkpoint.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     show(result)
     raise typer.Exit(0 if result.outcome == "succeeded" else 1)
@@ -118,7 +125,7 @@ def conclude(directory: Path, data: Path | None, tidy: bool = False) -> None:
 
 def show(result: Result) -> None:
     """How a run ended, and its scores."""
-    console.print(result.message, highlight=False)
+    say(result.message)
     if result.scores:
         table = Table("task", "metric", "decoding", "value", "± item s.e.", "n", box=None)
         for score in result.scores:
@@ -159,7 +166,7 @@ def train(
     parts = {
         name: _mapping(settings, name, given.get(name) or {}) for name in ("hyperparameters", "settings", "sampling")
     }
-    hyperparameters: Hyperparameters = {**parts["hyperparameters"], **_pairs(set_ or [])}
+    hyperparameters: Hyperparameters = {**parts["hyperparameters"], **pairs(set_ or [])}
     record = _record(backbone)
     file = Path(algorithm)
     source: Literal["builtin", "entry"] = "entry" if file.suffix == ".py" else "builtin"
@@ -189,7 +196,7 @@ def train(
     if source == "entry":
         (out / "entry").mkdir(exist_ok=True)
         shutil.copy(file, out / "entry" / "algorithm.py")
-    _write_job(out, job)
+    _write_job(out, job, f"{out} already holds another job; choose another --out or remove it")
     conclude(out, None, tidy=True)
 
 
@@ -205,18 +212,25 @@ def evaluate(
     from dare.run import JobError, read_job
     from dare.tasks import UnknownTaskError, load_task
 
+    at_least(1, limit=limit)
+    at_least(0, samples=samples)
+    if not directory.is_dir():
+        refuse(f"there is no directory {directory}")
+    if data is not None and not data.is_dir():
+        refuse(f"there is no folder of data {data}")
     try:
         trained = read_job(directory)
-        tasks = [load_task(name) for name in task or ["sudoku", "countdown"]]
+        tasks = [load_task(name) for name in dict.fromkeys(task or ["sudoku", "countdown"])]
     except (JobError, UnknownTaskError) as error:
         refuse(error)
-    if trained.train is None or not (directory / "model").is_dir():
-        refuse(f"{directory} holds no trained policy; run `dare train --out {directory} ...` first")
+    except OSError as error:
+        refuse(f"{directory / 'job.json'} cannot be read: {error.strerror}")
+    if trained.train is None:
+        refuse(f"{directory} holds a job of kind {trained.kind!r}; give the directory of a `dare train`")
+    if not (directory / "model" / "model.safetensors").is_file():
+        refuse(f"{directory} holds no trained policy yet: let `dare train --out {directory} ...` finish first")
     block = trained.train.sampling.block_length
     sampling = trained.train.sampling.model_copy(update={"temperature": 0.0, "steps_per_block": block})
-    out = directory / "evaluation"
-    out.mkdir(exist_ok=True)
-    shutil.copytree(directory / "model", out / "weights", dirs_exist_ok=True)
     protocols = tuple(
         TaskProtocol(
             task=t.name,
@@ -228,8 +242,19 @@ def evaluate(
         )
         for t in tasks
     )
-    spec = EvaluateSpec(protocols=protocols, trained=True)
-    _write_job(out, JobSpec(kind="evaluate", seed=trained.seed, backbone=trained.backbone, evaluate=spec))
+    job = JobSpec(
+        kind="evaluate",
+        seed=trained.seed,
+        backbone=trained.backbone,
+        evaluate=EvaluateSpec(protocols=protocols, trained=True),
+    )
+    out = directory / "evaluation"
+    stored = out / "weights" / "model.safetensors"
+    if stored.is_file() and not filecmp.cmp(stored, directory / "model" / "model.safetensors", shallow=False):
+        refuse(f"{out} evaluates another policy than {directory / 'model'} holds now; remove it to evaluate this one")
+    out.mkdir(exist_ok=True)
+    _write_job(out, job, f"{out} holds an evaluation with other tasks, limit or samples; remove it to evaluate anew")
+    shutil.copytree(directory / "model", out / "weights", dirs_exist_ok=True)
     conclude(out, data)
 
 
@@ -249,7 +274,7 @@ def check(
 
     if not file.is_file():
         refuse(f"there is no file {file}")
-    spec = AlgorithmSpec(name=file.stem, source="entry", hyperparameters=_pairs(set_ or []))
+    spec = AlgorithmSpec(name=file.stem, source="entry", hyperparameters=pairs(set_ or []))
     try:
         algorithm = load_algorithm(spec, file)
     except (AlgorithmError, TypeError, ValueError, SyntaxError, ImportError) as error:
@@ -259,7 +284,7 @@ def check(
         loaded = load_family(_record(name).family).load(backbone_directory(name))
         missing = algorithm.record - loaded.records
         if missing:
-            console.print(f"{name}: not applicable, its sampler does not record {', '.join(sorted(missing))}")
+            say(f"{name}: not applicable, its sampler does not record {', '.join(sorted(missing))}")
             continue
         for outcome in contract(algorithm, loaded, seed):
             failed += not outcome.passed
@@ -271,32 +296,8 @@ def check(
                 )
             else:
                 mark = "[green]✓[/]" if outcome.passed else "[red]✗[/]"
-                console.print(f"{mark} {name} {outcome.name}: {outcome.sentence}", highlight=False)
+                console.print(f"{mark} {name} {outcome.name}: {escape(neutral(outcome.sentence))}", highlight=False)
     raise typer.Exit(1 if failed else 0)
-
-
-@app.command()
-def generate(
-    prompt: Annotated[list[str], typer.Argument(help="Prompts, for example S0321003004002100.")],
-    backbone: Annotated[str, typer.Option(help="A backbone of the catalog.")] = "llada-tiny",
-    weights: Annotated[Path | None, typer.Option(help="A trained policy instead of the catalog's weights.")] = None,
-    temperature: float = 0.0,
-    seed: int = 0,
-) -> None:
-    """Decode answers and print them, one a line."""
-    from dare.catalog import backbone_directory
-    from dare.family import load_family
-    from dare.seeds import generator_for
-
-    record = _record(backbone)
-    loaded = load_family(record.family).load(weights or backbone_directory(backbone))
-    block = record.sampling.block_length
-    config = record.sampling.model_copy(update={"steps_per_block": block, "temperature": temperature})
-    prompts = [loaded.tokenizer.prompt_ids(text) for text in prompt]
-    generators = [generator_for(seed, "generate", row) for row in range(len(prompts))]
-    samples = loaded.sample(prompts, config, generators)
-    for ids, done in zip(samples.ids, samples.completion, strict=True):
-        typer.echo(loaded.tokenizer.decode(ids[done].tolist()))
 
 
 @app.command()
@@ -321,7 +322,7 @@ def pretrain(
             record = pretrain(name, target, step, steps)
     except UnknownRecipeError as error:
         refuse(error)
-    console.print(f"{target}: {record.parameters:,} parameters, sha256 {record.weights_sha256[:16]}")
+    say(f"{target}: {record.parameters:,} parameters, sha256 {record.weights_sha256[:16]}")
 
 
 def _record(name: str) -> Any:
@@ -365,22 +366,17 @@ def _check_hyperparameters(file: Path | None, name: str, given: Hyperparameters)
         refuse(problems[0].text)
 
 
-def _pairs(texts: list[str]) -> Hyperparameters:
-    pairs: Hyperparameters = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            refuse(f"--set {text!r} is not of the form name=value")
-        pairs[name] = yaml.safe_load(value)
-    return pairs
-
-
-def _write_job(directory: Path, job: JobSpec) -> None:
+def _write_job(directory: Path, job: JobSpec, otherwise: str) -> None:
+    """Write job.json; refuse with `otherwise` where the directory has another one."""
     path = directory / "job.json"
     if path.exists() and path.read_text() != job.model_dump_json(indent=1):
-        refuse(f"{directory} already holds another job; choose another --out or remove it")
+        refuse(otherwise)
     path.write_text(job.model_dump_json(indent=1))
 
+
+answering.add_to(app)
+app.add_typer(backbone_commands.app, name="backbone")
+app.command()(memory_command.memory)
 
 if __name__ == "__main__":
     app()

@@ -304,7 +304,7 @@ def test_backbones_are_listed(dare: Dare) -> None:
 
 def test_a_worker_of_an_unknown_family_is_refused(dare: Dare) -> None:
     dare("worker", "--family", "nosuch", code=USAGE)
-    assert "unknown family 'nosuch'; known: llada, sdar" in dare.errors
+    assert "unknown family 'nosuch'; known: dream, llada, llada2, sdar" in dare.errors
     dare("worker", "--until-idle")
     assert "0 attempts made." in dare.errors
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +19,26 @@ def add_to(app: typer.Typer, runs_panel: str, machine_panel: str) -> None:
     """Register the commands."""
     app.command(rich_help_panel=machine_panel)(worker)
     app.command(rich_help_panel=runs_panel)(reproduce)
-    for command in (train, evaluate, generate, run):
+    for command in (train, evaluate, generate, serve, memory, run):
         app.command(rich_help_panel=machine_panel, context_settings=PASSED_ON)(command)
 
 
 def child(*arguments: str) -> int:
-    """Run `python -m dare` in this terminal; its exit code."""
-    return subprocess.run([sys.executable, "-m", "dare", *arguments], check=False).returncode
+    """Run `python -m dare` in this terminal; its exit code.
+
+    Ctrl-C reaches the child by itself and a SIGTERM is passed on: either way it ends in good order and is waited for.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "dare", *arguments])
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
+    }
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code  # as a shell says that a signal ended it
 
 
 def worker(
@@ -98,8 +112,18 @@ def evaluate(context: typer.Context) -> None:
 
 
 def generate(context: typer.Context) -> None:
-    """Decode answers to prompts. All options: `dare generate --help`."""
+    """Answer prompts, and watch the canvas being denoised. All options: `dare generate --help`."""
     raise typer.Exit(child("generate", *context.args))
+
+
+def serve(context: typer.Context) -> None:
+    """Serve a policy in the shapes of OpenAI's API. All options: `dare serve --help`."""
+    raise typer.Exit(child("serve", *context.args))
+
+
+def memory(context: typer.Context) -> None:
+    """Estimate what a run needs in memory, before it is queued. All options: `dare memory --help`."""
+    raise typer.Exit(child("memory", *context.args))
 
 
 def run(context: typer.Context) -> None:

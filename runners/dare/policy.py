@@ -1,0 +1,228 @@
+"""One policy ready to answer: a checkpoint by name or folder, settings that fit it, and prompts that fit its context.
+
+Shared by `dare generate` and `dare serve`. Everything that a person can get wrong is a RequestError of one sentence.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from dare.catalog import BackboneRecord, UnknownBackboneError, backbone_directory, backbones
+from dare.family import Backbone, Tokenizer, family_of, load_family
+from dare.problems import nearest
+from dare.sampling.presets import PRESETS
+from dare.spec import SamplingConfig
+from dare.tokenizer import Message
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CONTEXT_KEYS = ("max_sequence_length", "max_position_embeddings")
+IMPLIED = {"threshold": "dynamic", "factor": "factor", "entropy_bound": "entropy_bounded"}
+"""The selector that a parameter stands for; `dynamic` is the use of a threshold that goes with any number of steps."""
+SHOWN = 80
+"""Characters of a wrong value in a message."""
+GEN_LENGTH, BLOCK_LENGTH = 128, 32
+"""Decoding of a checkpoint that nobody has described: short enough for a first look."""
+
+
+class RequestError(ValueError):
+    """What was asked for makes no sense or does not fit the model; the message says what and why in one sentence."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A loaded checkpoint and how it decodes when nobody says otherwise: greedy, one token per forward."""
+
+    name: str
+    backbone: Backbone
+    tokenizer: Tokenizer
+    sampling: SamplingConfig
+    context: int | None
+    """Positions that the model was made for; None where its configuration does not say."""
+    weights: str
+    """What tells these weights from others: a hash, or the folder they came from."""
+
+    def configure(self, given: Mapping[str, Any]) -> SamplingConfig:
+        """The settings with some replaced.
+
+        A field that was equal to another one stays equal to it unless it is given itself: a whole canvas in one block
+        stays whole at another `gen_length`, one token per forward stays one at another `block_length`. A parameter of
+        a selector chooses it where none is chosen.
+        """
+        known = SamplingConfig.model_fields
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            raise RequestError(f"there is no setting {unknown!r}.{nearest(unknown, known)}")
+        values = {name: getattr(self.sampling, name) for name in known} | dict(given)
+        if "selector" not in given and self.sampling.selector == "schedule":
+            values["selector"] = next((IMPLIED[name] for name in given if name in IMPLIED), "schedule")
+        for name, other in (("block_length", "gen_length"), ("steps_per_block", "block_length")):
+            if name not in given and getattr(self.sampling, name) == getattr(self.sampling, other):
+                values[name] = values[other]
+        try:
+            config = SamplingConfig(**values)
+        except ValidationError as error:
+            raise RequestError(first_problem(error.errors())) from error
+        size = self.backbone.block_size
+        if size is not None and config.block_length != size:
+            raise RequestError(
+                f"block_length is {config.block_length} but the blocks of {self.name} have {size} tokens"
+            )
+        if size is None and config.gen_length % config.block_length:
+            raise RequestError(
+                f"gen_length is {config.gen_length}, which is no multiple of block_length {config.block_length}"
+            )
+        return config
+
+    def with_settings(self, given: Mapping[str, Any]) -> Policy:
+        """The policy with other settings of its own."""
+        return replace(self, sampling=self.configure(given))
+
+    def with_preset(self, name: str, given: Mapping[str, Any]) -> Policy:
+        """The policy with published settings for a window, and where it is free for a block, of the length given."""
+        if name not in PRESETS:
+            raise RequestError(f"there is no preset {name!r}.{nearest(name, PRESETS)}")
+        free = inspect.signature(PRESETS[name]).parameters
+        lengths = {"gen_length": self.sampling.gen_length, "block_length": self.backbone.block_size}
+        lengths |= {length: given[length] for length in lengths if length in given}
+        chosen = {length: value for length, value in lengths.items() if length in free and value is not None}
+        wrong = next((length for length, value in chosen.items() if not isinstance(value, int) or value < 1), None)
+        if wrong is not None:
+            raise RequestError(f"{wrong} is {chosen[wrong]!r}; it must be a whole number from 1")
+        try:
+            return replace(self, sampling=PRESETS[name](**chosen))
+        except ValidationError as error:
+            raise RequestError(first_problem(error.errors())) from error
+
+    def prompt(self, asked: str | Sequence[Message], **options: Any) -> list[int]:
+        """One user turn, or a dialogue, through the chat template; an answer that ends it is continued."""
+        turns: list[Message] = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+        begun = turns.pop()["content"] if turns and turns[-1].get("role") == "assistant" else ""
+        try:
+            return self.tokenizer.prompt_ids(turns, begun, **options)
+        except ValueError as error:
+            raise RequestError(one_line(error)) from error
+
+    def text(self, text: str) -> list[int]:
+        """Text as it is, without a template; a special token that it spells is text like any other."""
+        try:
+            return self.tokenizer.answer_ids(text)[:-1]  # without the end of turn
+        except ValueError as error:
+            raise RequestError(one_line(error)) from error
+
+    def check_fits(self, prompt: Sequence[int], gen_length: int) -> None:
+        """Prompt and window lie within the context, and every id is a token."""
+        vocabulary = int(self.backbone.model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+        stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
+        if stranger is not None:
+            raise RequestError(f"token id {stranger} is not among the {vocabulary} of {self.name}")
+        if self.context is not None and len(prompt) + gen_length > self.context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens and gen_length is {gen_length}, together more than the "
+                f"{self.context} positions of {self.name}"
+            )
+
+
+def first_problem(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first thing that pydantic found wrong, as one sentence with the field and its value."""
+    first = errors[0]
+    where = ".".join(str(part) for part in first["loc"])
+    said = str(first["msg"]).removeprefix("Value error, ")
+    if not where:
+        return said
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    value = repr(first["input"])
+    return f"{where} is {value if len(value) <= SHOWN else value[:SHOWN] + '...'}: {said}"
+
+
+def open_policy(
+    name: str, weights: Path | None = None, *, dtype: str = "float32", device: str = "auto", attention: str = "sdpa"
+) -> Policy:
+    """Load a backbone of the catalog, or a checkpoint folder, with its own weights or those of another folder."""
+    record = backbones().get(name)
+    try:
+        directory = backbone_directory(name) if record is not None else Path(name)
+    except UnknownBackboneError as error:
+        raise RequestError(str(error)) from error
+    if record is None:
+        if not directory.is_dir():
+            raise RequestError(
+                f"unknown backbone {name!r}, and there is no such folder; known: {', '.join(backbones())}"
+            )
+        record = _record_beside(directory)
+    if weights is not None and not weights.is_dir():
+        raise RequestError(f"there is no folder of weights {weights}")
+    source = weights or directory
+    where = _device(device)
+    family = record.family if record is not None else _family_of(directory)
+    try:
+        backbone = load_family(family).load(source, DTYPES[dtype], attention)
+        backbone.model.to(where)
+    except (ValueError, KeyError, OSError, SafetensorError, RuntimeError) as error:
+        raise RequestError(f"{source} cannot be loaded: {one_line(error)}") from error
+    context = next((int(v) for key in CONTEXT_KEYS if (v := getattr(backbone.model.config, key, None))), None)
+    return Policy(
+        name=directory.resolve().name if record is None else record.name,
+        backbone=backbone,
+        tokenizer=backbone.tokenizer,
+        sampling=_greedy(record.sampling) if record is not None else _first_look(backbone, context),
+        context=context,
+        weights=record.weights_sha256 if record is not None and weights is None else str(source.resolve()),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+        raise RequestError(f"device {name!r} cannot be used here: {one_line(error)[:100]}") from error
+    return device
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, without its line breaks; its name where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _greedy(sampling: SamplingConfig) -> SamplingConfig:
+    return sampling.model_copy(update={"temperature": 0.0, "steps_per_block": sampling.block_length})
+
+
+def _first_look(backbone: Backbone, context: int | None) -> SamplingConfig:
+    length = GEN_LENGTH if context is None else min(GEN_LENGTH, context // 2)
+    block = backbone.block_size or min(BLOCK_LENGTH, length)
+    return SamplingConfig(gen_length=length // block * block, block_length=block, steps_per_block=block)
+
+
+def _record_beside(directory: Path) -> BackboneRecord | None:
+    file = directory / "backbone.json"
+    if not file.is_file():
+        return None
+    try:
+        return BackboneRecord.model_validate_json(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RequestError(f"{file} cannot be read: {one_line(error)}") from error
+
+
+def _family_of(directory: Path) -> str:
+    """By the architecture that config.json names."""
+    file = directory / "config.json"
+    if not file.is_file():
+        raise RequestError(f"{directory} has no config.json, so it is no checkpoint")
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return family_of(values if isinstance(values, dict) else {}).name
+    except (ValueError, OSError) as error:
+        raise RequestError(f"{file}: {one_line(error)}") from error

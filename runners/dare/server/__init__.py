@@ -1,0 +1,1 @@
+"""`dare serve`: a policy behind the HTTP shapes that others already speak."""
