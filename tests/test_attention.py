@@ -14,6 +14,7 @@ import torch
 from flash_double import FlashDouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import ARCHITECTURES
 from torch import Tensor
 
 from dare import attention
@@ -31,7 +32,7 @@ from dare.attention import (
 from dare.attention.flash import Flash
 from dare.attention.flex import TILE, Flex, tiles
 from dare.families.doubled import DoubledInput, doubled_input
-from dare.family import family_names, load_family
+from dare.family import load_family
 from dare.seeds import generator_for
 from dare.spec import SamplingConfig
 from dare.types import NoisyViews
@@ -39,12 +40,6 @@ from dare.types import NoisyViews
 HERE = ("eager", "flex", "sdpa")
 """Backends that any machine has."""
 TRAINS = ("eager", "sdpa")
-ARCHITECTURES = {
-    architecture: name
-    for name in family_names()
-    for architecture, chosen in load_family(name).architectures.items()
-    if chosen.tiny is not None
-}
 
 
 # Sights

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import ARCHITECTURES
 from torch import Tensor
 
 from dare.families.block import CachedBlocks
@@ -20,12 +21,6 @@ from dare.seeds import generator_for
 from dare.spec import SamplingConfig
 from dare.types import NoisyViews, Samples
 
-ARCHITECTURES = {
-    architecture: name
-    for name in family_names()
-    for architecture, chosen in load_family(name).architectures.items()
-    if chosen.tiny is not None
-}
 CHARACTERS = list("0123456789+-*/=()., abcdefghijklmno")
 
 families = pytest.mark.parametrize("architecture", ARCHITECTURES)

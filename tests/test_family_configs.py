@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiny import ARCHITECTURES
 
 from dare.corpus import alphabet
 from dare.families.published_config import MissingKeyError, UnsupportedValueError
-from dare.family import UnknownFamilyError, family_names, family_of, load_family
+from dare.family import UnknownFamilyError, family_of, load_family
 from dare.seeds import generator_for
 
-ARCHITECTURES = {
-    architecture: name
-    for name in family_names()
-    for architecture, chosen in load_family(name).architectures.items()
-    if chosen.tiny is not None
-}
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 YARN = {"type": "yarn"}

@@ -9,11 +9,18 @@ import torch
 
 from dare.catalog import backbones
 from dare.corpus import alphabet
-from dare.family import Backbone, load_family
+from dare.family import Backbone, family_names, load_family
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, JobSpec, SamplingConfig, TrainSettings, TrainSpec
 
 FAMILIES = ("llada", "sdar")
+ARCHITECTURES = {
+    architecture: name
+    for name in family_names()
+    for architecture, chosen in load_family(name).architectures.items()
+    if chosen.tiny is not None
+}
+"""Families by the architectures that they have at tiny size."""
 
 
 @cache
