@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 
-from dare.catalog import backbone_directory, backbones
+from dare.catalog import backbone_directory, backbones, is_shipped
+from dare.versions import mismatches
 from dare_platform.database import Database, alembic_config, now, schema_revision
 from dare_platform.errors import PlatformError
 from dare_platform.isolation import NONE, isolate
@@ -43,10 +44,14 @@ def diagnose(settings: Settings) -> list[Finding]:
 
 
 def _libraries() -> list[Finding]:
-    """Installed or not, without importing: torch takes seconds."""
-    found = []
+    """Installed or not, and in the declared range or not, without importing: torch takes seconds."""
+    declared = [one for extra in ("runner", "platform", "leaderboard") for one in mismatches(extra)]
+    outside = {one.name: Finding(one.name, "bad", one.finding, one.remedy) for one in declared if one.installed}
+    found = list(outside.values())
     extras = (("torch", "runner"), ("transformers", "runner"), ("celery", "platform"), ("streamlit", "leaderboard"))
     for name, extra in extras:
+        if name in outside:
+            continue
         if importlib.util.find_spec(name) is None:
             state: Literal["note", "bad"] = "bad" if extra == "runner" else "note"
             found.append(Finding(name, state, "not installed", f"pip install 'dare[{extra}]'"))
@@ -110,6 +115,12 @@ def _backbones() -> list[Finding]:
     for name in wanted:
         if name not in backbones():
             found.append(Finding(f"backbone {name}", "bad", "not here", f"dare backbone pretrain {name}"))
+            continue
+        if not is_shipped(name):
+            where = backbones()[name].directory
+            found.append(
+                Finding(f"backbone {name}", "note", f"added, in {where}; `dare backbone verify {name}` hashes it")
+            )
             continue
         weights = backbone_directory(name) / "model.safetensors"
         hashed = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else "none"

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from dare import answering, backbone_commands, memory_command
-from dare.catalog import UnknownAlgorithmError, UnknownBackboneError, backbones, load_source
+from dare.catalog import UnknownAlgorithmError, UnknownBackboneError, backbones, is_shipped, load_source
 from dare.source import check_hyperparameters, read_source
 from dare.spec import (
     AlgorithmSpec,
@@ -280,7 +280,7 @@ def check(
     except (AlgorithmError, TypeError, ValueError, SyntaxError, ImportError) as error:
         refuse(f"{file}: {error}")
     failed = 0
-    for name in backbone or [n for n, r in backbones().items() if r.tiny]:
+    for name in backbone or [n for n, r in backbones().items() if r.tiny and is_shipped(n)]:
         loaded = load_family(_record(name).family).load(backbone_directory(name))
         missing = algorithm.record - loaded.records
         if missing:

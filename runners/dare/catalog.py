@@ -1,15 +1,18 @@
-"""What can be run, known without importing torch: backbones by their record, algorithms and families by source."""
+"""What can be run, known without importing torch: backbones by their record, algorithms and families by source.
+
+Backbones are shipped with the package or added by a person: `dare backbone add` leaves a record in `added_root()`.
+"""
 
 from __future__ import annotations
 
 import ast
-import json
+import os
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from dare.problems import Problem, nearest
 from dare.source import AlgorithmSource, literal_set, read_source
@@ -28,7 +31,7 @@ class UnreadableSourceError(ValueError):
 
 
 class UnknownBackboneError(ValueError):
-    """No backbone of that name is in the catalog."""
+    """No backbone of that name is in the catalog, or its files are not where they were."""
 
 
 class BackboneRecord(Frozen):
@@ -48,6 +51,12 @@ class BackboneRecord(Frozen):
     """How its rollouts are decoded when nobody says otherwise."""
     recipe: dict[str, str | int | float] = Field(default_factory=dict)
     """How a backbone that we made was made."""
+    directory: str | None = None
+    """Where config, weights and tokenizer of an added backbone lie; None is beside the record."""
+    origin: str | None = None
+    """The hub id that an added backbone was fetched from, at `revision`; None for a folder."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of every file of an added backbone."""
 
     @property
     def ref(self) -> BackboneRef:
@@ -61,20 +70,56 @@ class BackboneRecord(Frozen):
         )
 
 
+def added_root() -> Path:
+    """Where the records of added backbones lie: DARE_BACKBONES, or `backbones` in DARE_HOME."""
+    return Path(
+        os.environ.get("DARE_BACKBONES") or Path(os.environ.get("DARE_HOME") or ".dare") / "backbones"
+    ).absolute()
+
+
 def backbone_directory(name: str) -> Path:
-    """Where a shipped backbone's config, weights and tokenizer lie."""
-    directory = Path(str(resources.files("dare").joinpath("backbones", name)))
-    if not (directory / "backbone.json").is_file():
+    """Where a backbone's config, weights and tokenizer lie."""
+    record = backbones().get(name)
+    if record is None:
         raise UnknownBackboneError(f"unknown backbone {name!r}; known: {', '.join(backbones())}")
+    if record.directory is None:
+        return _shipped_root() / name
+    directory = Path(record.directory)
+    if not directory.is_dir():
+        raise UnknownBackboneError(
+            f"backbone {name} was added from {directory}, which is not there now: bring it back, or add it again"
+        )
     return directory
 
 
-@cache
 def backbones() -> dict[str, BackboneRecord]:
-    """All shipped backbones by name."""
-    root = Path(str(resources.files("dare").joinpath("backbones")))
-    records = [BackboneRecord.model_validate(json.loads(f.read_text())) for f in sorted(root.glob("*/backbone.json"))]
+    """All backbones by name: shipped ones, and those that were added on this machine."""
+    added = [_record(file) for file in sorted(added_root().glob("*/backbone.json"))]
+    return {**_shipped(), **{record.name: record for record in added if record.name not in _shipped()}}
+
+
+def is_shipped(name: str) -> bool:
+    """Whether a backbone comes with the package."""
+    return name in _shipped()
+
+
+def _shipped_root() -> Path:
+    return Path(str(resources.files("dare").joinpath("backbones")))
+
+
+@cache
+def _shipped() -> dict[str, BackboneRecord]:
+    records = [_record(file) for file in sorted(_shipped_root().glob("*/backbone.json"))]
     return {record.name: record for record in records}
+
+
+def _record(file: Path) -> BackboneRecord:
+    try:
+        return BackboneRecord.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UnreadableSourceError(f"{file}: {where}: {first['msg']}; remove it and add the backbone again") from error
 
 
 @cache

@@ -16,6 +16,8 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
+from dare.attention import default_attention, usable
+from dare.backbone_files import default_sampling
 from dare.catalog import BackboneRecord, UnknownBackboneError, backbone_directory, backbones
 from dare.family import Backbone, Tokenizer, family_of, load_family
 from dare.problems import nearest
@@ -29,8 +31,6 @@ IMPLIED = {"threshold": "dynamic", "factor": "factor", "entropy_bound": "entropy
 """The selector that a parameter stands for; `dynamic` is the use of a threshold that goes with any number of steps."""
 SHOWN = 80
 """Characters of a wrong value in a message."""
-GEN_LENGTH, BLOCK_LENGTH = 128, 32
-"""Decoding of a checkpoint that nobody has described: short enough for a first look."""
 
 
 class RequestError(ValueError):
@@ -145,7 +145,7 @@ def first_problem(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def open_policy(
-    name: str, weights: Path | None = None, *, dtype: str = "float32", device: str = "auto", attention: str = "sdpa"
+    name: str, weights: Path | None = None, *, dtype: str = "float32", device: str = "auto", attention: str = "auto"
 ) -> Policy:
     """Load a backbone of the catalog, or a checkpoint folder, with its own weights or those of another folder."""
     record = backbones().get(name)
@@ -165,7 +165,10 @@ def open_policy(
     where = _device(device)
     family = record.family if record is not None else _family_of(directory)
     try:
-        backbone = load_family(family).load(source, DTYPES[dtype], attention)
+        loader = load_family(family)
+        if attention == "auto":
+            attention = default_attention(where.type, usable(), loader.kind, DTYPES[dtype])
+        backbone = loader.load(source, DTYPES[dtype], attention)
         backbone.model.to(where)
     except (ValueError, KeyError, OSError, SafetensorError, RuntimeError) as error:
         raise RequestError(f"{source} cannot be loaded: {one_line(error)}") from error
@@ -174,7 +177,7 @@ def open_policy(
         name=directory.resolve().name if record is None else record.name,
         backbone=backbone,
         tokenizer=backbone.tokenizer,
-        sampling=_greedy(record.sampling) if record is not None else _first_look(backbone, context),
+        sampling=_greedy(default_sampling(backbone.model.config, loader) if record is None else record.sampling),
         context=context,
         weights=record.weights_sha256 if record is not None and weights is None else str(source.resolve()),
     )
@@ -198,12 +201,6 @@ def one_line(error: BaseException) -> str:
 
 def _greedy(sampling: SamplingConfig) -> SamplingConfig:
     return sampling.model_copy(update={"temperature": 0.0, "steps_per_block": sampling.block_length})
-
-
-def _first_look(backbone: Backbone, context: int | None) -> SamplingConfig:
-    length = GEN_LENGTH if context is None else min(GEN_LENGTH, context // 2)
-    block = backbone.block_size or min(BLOCK_LENGTH, length)
-    return SamplingConfig(gen_length=length // block * block, block_length=block, steps_per_block=block)
 
 
 def _record_beside(directory: Path) -> BackboneRecord | None:

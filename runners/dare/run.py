@@ -8,7 +8,6 @@ ended: whoever ordered the run removes it once the result is safe.
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import math
 import os
@@ -30,20 +29,26 @@ from dare.alarms import DivergedError, Watch
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
 from dare.checkpoint import artifact, commit, load_state, publish, save_state
-from dare.data import DataError, load_data, prompt_rows
+from dare.data import DataError, DemonstrationData, PromptData, load_data, prompt_rows
 from dare.evaluation import EvaluationError, evaluate
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
+from dare.file_hashes import weights_sha256
 from dare.gradients import NonFiniteLossError
+from dare.lora import Adapters, LoraError, load_adapter
+from dare.merge import Probe, export, logits_on, probe_of
 from dare.metrics import EventLog, Listener, device_seconds
 from dare.objectives import GroupOfOneError
+from dare.precision import PrecisionError
 from dare.seeds import generator_for
 from dare.spec import Cause, JobSpec, Result, Usage
 from dare.tasks import MissingDataError, UnknownTaskError
 from dare.tokenizer import TokenizerError
+from dare.weight_headers import CheckpointError
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 SAMPLE_EVERY = 5
+PROBE_PROMPTS = 4
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +156,14 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
         cause, message = "oom_host", "The run asked for more memory than there is. Use a smaller micro_batch."
     except (MissingDataError, DataError, EvaluationError, UnknownTaskError, MismatchError, TokenizerError) as error:
         cause, message = "internal", f"The job cannot be run here: {error}."
-    except (ContractError, GroupOfOneError, UnknownBackboneError, UnknownFamilyError) as error:
+    except (
+        ContractError,
+        GroupOfOneError,
+        LoraError,
+        PrecisionError,
+        UnknownBackboneError,
+        UnknownFamilyError,
+    ) as error:
         cause, message = "internal", f"The run stopped itself: {error}."
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -189,7 +201,10 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
     clocks.lap("prepare")
     if saved is None:
         events.stage("rehearse", "saving, loading and exporting once before it matters")
-        rehearse(backbone, job, directory)
+        if executor.core.adapters is None:
+            rehearse(backbone, job, directory)
+        else:
+            rehearse_adapters(executor.core.adapters, backbone, job, directory, probe_of(backbone, _prompts(executor)))
         clocks.lap("overhead")
     events.stage("train")
     first: dict[str, float] = {}
@@ -217,14 +232,15 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
             facts = {"used": asdict(used), "clocks": clocks.seconds()}
             save_state(directory, executor.core.state(), facts, digest)
             clocks.lap("overhead")
-    scratch = publish(directory, "model")
-    backbone.save(scratch)
-    model = commit(scratch)
-    clocks.lap("overhead")
     used = executor.used
+    left = [] if executor.core.adapters is None else [_leave_adapter(executor.core.adapters, job, directory)]
+    left.append(_leave_model(executor, job, directory))
+    clocks.lap("overhead")
     moved = ""
+    if used.updates and not used.moving_updates:
+        moved = " No update had a gradient: the policy is the untrained one."
     if "reward" in last and "reward" in first:
-        moved = f" Reward {first['reward']:.2f} → {last['reward']:.2f}."
+        moved += f" Reward {first['reward']:.2f} → {last['reward']:.2f}."
     return Result(
         job=digest,
         kind="train",
@@ -232,9 +248,11 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
         message=f"Trained {used.steps} steps in {clocks.wall:.0f} s.{moved}",
         ended_by="budget" if used.steps < spec.budget.optimiser_steps else "complete",
         usage=_usage(clocks, used),
-        artifacts=tuple(artifact(directory, path) for path in sorted(model.rglob("*")) if path.is_file()),
+        artifacts=tuple(
+            artifact(directory, path) for folder in left for path in sorted(folder.rglob("*")) if path.is_file()
+        ),
         metrics={name: value if math.isfinite(value) else None for name, value in last.items()},
-        provenance=provenance(),
+        provenance=provenance(spec.settings.dtype),
     )
 
 
@@ -291,25 +309,79 @@ def _check(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
 
 
 def load_backbone(job: JobSpec, directory: Path, verify: bool = True) -> Backbone:
-    """The job's checkpoint in fp32; weights that are not those of the job are refused."""
+    """The job's checkpoint in the dtype of its settings; weights that are not those of the job are refused."""
     if verify:
-        actual = hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()
+        try:
+            actual = weights_sha256(directory)
+        except CheckpointError as error:
+            raise UnknownBackboneError(str(error)) from error
         if actual != job.backbone.weights_sha256:
             raise UnknownBackboneError(
                 f"the weights of {job.backbone.name} hash to {actual[:12]}, the job was made for "
                 f"{job.backbone.weights_sha256[:12]}"
             )
-    return load_family(job.backbone.family).load(directory)
+    return load_family(job.backbone.family).load(directory, weights_dtype(job))
+
+
+def weights_dtype(job: JobSpec) -> torch.dtype:
+    """As the training settings say; float32 for every other kind of run."""
+    dtype: torch.dtype = getattr(torch, job.train.settings.dtype if job.train is not None else "float32")
+    return dtype
 
 
 def rehearse(backbone: Backbone, job: JobSpec, directory: Path) -> None:
     """Export and reload once, and compare logits on a prompt: a long run must not fail at its end."""
     with tempfile.TemporaryDirectory(dir=directory, prefix=".rehearsal-") as scratch:
         backbone.save(Path(scratch))
-        again = load_family(job.backbone.family).load(Path(scratch))
+        again = load_family(job.backbone.family).load(Path(scratch), weights_dtype(job))
         here, there = _probe(backbone, job), _probe(again, job)
     if not torch.equal(here, there):
         raise ContractError("a policy that is saved and loaded again decodes differently")
+
+
+def rehearse_adapters(adapters: Adapters, backbone: Backbone, job: JobSpec, directory: Path, probe: Probe) -> None:
+    """The same with adapters that do something: merged and loaded, and saved and put on a fresh base."""
+    family = load_family(job.backbone.family)
+    with (
+        tempfile.TemporaryDirectory(dir=directory, prefix=".rehearsal-") as scratch,
+        adapters.perturbed(generator_for(job.seed, "rehearse")),
+    ):
+        merged, alone = Path(scratch) / "model", Path(scratch) / "adapter"
+        export(adapters, backbone, probe, merged).check(logits_on(probe, family.load(merged)))
+        adapters.save(alone, job.backbone)
+        fresh = load_backbone(job, backbone_directory(job.backbone.name))
+        load_adapter(fresh.model, alone, job.backbone)
+        here, there = logits_on(probe, backbone), logits_on(probe, fresh)
+    if not torch.equal(here, there):
+        raise ContractError("adapters that are saved and loaded again give other logits")
+
+
+def _leave_model(executor: Executor, job: JobSpec, directory: Path) -> Path:
+    """`model/`, which evaluation loads. A policy with adapters is merged, and loaded again before it counts."""
+    scratch = publish(directory, "model")
+    adapters = executor.core.adapters
+    if adapters is None:
+        executor.backbone.save(scratch)
+    else:
+        probe = probe_of(executor.backbone, _prompts(executor))
+        trained = executor.used.moving_updates > 0
+        merged = export(adapters, executor.backbone, probe, scratch, trained)
+        merged.check(logits_on(probe, load_family(job.backbone.family).load(scratch)), trained)
+    return commit(scratch)
+
+
+def _leave_adapter(adapters: Adapters, job: JobSpec, directory: Path) -> Path:
+    """`adapter/`, a thousandth of the size, for whoever has the base."""
+    scratch = publish(directory, "adapter")
+    adapters.save(scratch, job.backbone)
+    return commit(scratch)
+
+
+def _prompts(executor: Executor) -> list[str]:
+    """The first prompts of the run's own data."""
+    data: PromptData | DemonstrationData = executor.data
+    rows = data.items if isinstance(data, PromptData) else data.rows
+    return [row.prompt for row in rows[:PROBE_PROMPTS]]
 
 
 @torch.no_grad()
@@ -320,7 +392,7 @@ def _probe(backbone: Backbone, job: JobSpec) -> torch.Tensor:
     return backbone.sample(prompts, job.train.sampling, [generator_for(job.seed, "rehearse", i) for i in range(2)]).ids
 
 
-def provenance() -> dict[str, str]:
+def provenance(dtype: str = "float32") -> dict[str, str]:
     """Versions and machine: what must be equal for a bit-equal repetition."""
     import numpy
     import transformers
@@ -333,7 +405,7 @@ def provenance() -> dict[str, str]:
         "transformers": transformers.__version__,
         "numpy": numpy.__version__,
         "threads": str(torch.get_num_threads()),
-        "dtype": "float32",
+        "dtype": dtype,
         "attention": "sdpa",
         "device": "cpu",
         "processor": _processor(),

@@ -121,7 +121,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         text = handle.read(length)
     try:
         entries: dict[str, Any] = json.loads(text, object_pairs_hook=lambda pairs: _each_once(file, pairs))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{file} has a header that is no JSON: {error}") from error

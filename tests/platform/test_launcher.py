@@ -14,6 +14,7 @@ import psutil
 import pytest
 from world import World, train_job
 
+from dare.catalog import added_root
 from dare.spec import BackboneRef
 from dare_platform.isolation import NAMESPACES, NONE, isolate
 from dare_platform.launcher import Observed, Order, Owned, ProcessLauncher
@@ -168,7 +169,9 @@ def test_the_environment_holds_no_secret(launch: Launch, monkeypatch: pytest.Mon
     environment = json.loads(text)
     assert environment["HOME"] == str(directory / "home")
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "1"
+    assert environment["DARE_BACKBONES"] == str(added_root())
     assert set(environment) <= {
+        "DARE_BACKBONES",
         "PATH",
         "HOME",
         "TMPDIR",

@@ -21,10 +21,10 @@ from dare_platform.cli.output import (
     write_json,
     writing,
 )
-from dare_platform.cli.running import child
+from dare_platform.cli.running import PASSED_ON, child
 
 backbone = typer.Typer(
-    cls=Sentences, no_args_is_help=True, help="List the backbones of this machine, or make a tiny one."
+    cls=Sentences, no_args_is_help=True, help="List, add and verify the backbones of this machine, or make a tiny one."
 )
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")]
 
@@ -91,13 +91,13 @@ def migrate() -> None:
 @backbone.command("list")
 def backbone_list(as_json: AsJson = False) -> None:
     """List the backbones that are on this machine, with what they are."""
-    from dare.catalog import backbones
+    from dare.catalog import backbones, is_shipped
 
     records = list(backbones().values())
     if as_json:
         write_json([record.model_dump(mode="json") for record in records])
     elif not records:
-        say("No backbone yet. Make a tiny one: dare backbone pretrain llada-tiny")
+        say("No backbone yet. Make a tiny one: dare backbone pretrain llada-tiny. Add one: dare backbone add FOLDER")
     else:
         rows = [
             (
@@ -108,10 +108,11 @@ def backbone_list(as_json: AsJson = False) -> None:
                 r.revision,
                 r.weights_sha256[:12],
                 r.licence,
+                "shipped" if is_shipped(r.name) else r.origin or str(r.directory),
             )
             for r in records
         ]
-        show(table("name", "family", "parameters:", "size", "revision", "weights", "licence", rows=rows))
+        show(table("name", "family", "parameters:", "size", "revision", "weights", "licence", "from", rows=rows))
 
 
 @backbone.command("pretrain", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -120,6 +121,21 @@ def backbone_pretrain(
 ) -> None:
     """Make a tiny backbone again from its recipe: minutes on one CPU core."""
     raise typer.Exit(child("pretrain", name, *context.args))
+
+
+@backbone.command("add", context_settings=PASSED_ON)
+def backbone_add(context: typer.Context) -> None:
+    """Add a checkpoint: a folder, or a hub id with a revision. All options: `dare backbone add --help`.
+
+    `dare backbone add checkpoints/LLaDA-8B-Instruct` · `dare backbone add GSAI-ML/LLaDA-8B-Instruct --revision main`
+    """
+    raise typer.Exit(child("backbone", "add", *context.args))
+
+
+@backbone.command("verify", context_settings=PASSED_ON)
+def backbone_verify(context: typer.Context) -> None:
+    """Hash the files of a backbone again and compare with its record. `dare backbone verify NAME`."""
+    raise typer.Exit(child("backbone", "verify", *context.args))
 
 
 def doctor(as_json: AsJson = False) -> None:
