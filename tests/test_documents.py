@@ -27,14 +27,14 @@ def test_every_relative_link_leads_to_a_file(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_dare_command_in_a_code_block_exists(document: Path) -> None:
     blocks = re.findall(r"^```\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
-    named = {word for block in blocks for word in re.findall(r"^dare ([a-z]+)", block, re.MULTILINE)}
+    named = {word for block in blocks for word in re.findall(r"^dare ([a-z-]+)", block, re.MULTILINE)}
     assert named <= set(COMMANDS.commands)  # type: ignore[attr-defined]
 
 
 def test_every_make_target_in_the_documents_exists() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for document in DOCUMENTS:
-        named = set(re.findall(r"`make ([a-z]+)", document.read_text()))
+        named = set(re.findall(r"`make ([a-z-]+)", document.read_text()))
         assert named <= targets, document
 
 
