@@ -10,52 +10,26 @@ import argparse
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks import attention
+from benchmarks.pairs import Row, paired, seconds
 from dare.algorithm import algorithm_names, load_algorithm
+from dare.attention import Sight
 from dare.catalog import backbone_directory, backbones
 from dare.data import DemonstrationData, PromptData, load_data
 from dare.executor import Executor
-from dare.families.layers import block_causal_mask
 from dare.family import Backbone, load_family
 from dare.linear_logp import linear_logp
 from dare.sampling.block import sample_block
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
 from dare.tasks import load_task
-
-
-@dataclass(frozen=True)
-class Row:
-    """One comparison: the fast path, the slow one, and slow over fast."""
-
-    name: str
-    fast: float
-    slow: float
-    ratio: float
-    unit: str
-    pairs: int
-
-
-def paired(name: str, fast: Callable[[], object], slow: Callable[[], object], pairs: int) -> Row:
-    """Alternate the two after one warm-up of each."""
-    fast(), slow()
-    seconds = [(_seconds(fast), _seconds(slow)) for _ in range(pairs)]
-    ratio = statistics.median(b / a for a, b in seconds)
-    a, b = (statistics.median(column) for column in zip(*seconds, strict=True))
-    return Row(name, a, b, ratio, "CPU s", pairs)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
 
 
 def load(name: str) -> Backbone:
@@ -87,7 +61,7 @@ class Recomputed:
             rows = [row for row, context in enumerate(self._context) if len(context) == n]
             whole = torch.stack([torch.cat([self._context[row], ids[row]]) for row in rows])
             position = torch.arange(whole.shape[1]).expand_as(whole)
-            mask = block_causal_mask(position, self.block_size)
+            mask = Sight.blocks(position, self.block_size)
             logits = self._model(whole, position_ids=position, block_mask=mask, attention="sdpa")
             for row, one in zip(rows, logits[:, n:], strict=True):
                 out[row] = one
@@ -210,7 +184,7 @@ def steps() -> Iterator[tuple[str, str, float]]:
         for name in algorithm_names():
             executor = _executor(load(backbone), name, settings.get(name, {}), prompts_per_step=8, inner_epochs=2)
             executor.step()
-            yield backbone, name, statistics.median(_seconds(executor.step) for _ in range(3))
+            yield backbone, name, statistics.median(seconds(executor.step) for _ in range(3))
 
 
 def _executor(
@@ -231,22 +205,32 @@ def _executor(
     )
 
 
+def runner(pairs: int) -> Iterator[Row]:
+    """What a training step is made of."""
+    for compare in (block_cache, shared_clean_half, head_on_scored_positions, two_phase_memory):
+        yield compare(pairs)
+
+
+TABLES = {"runner": runner, "attention": attention.rows}
+
+
 def main() -> None:
-    """Run all and print a table, or JSON lines."""
+    """Print a table, or JSON lines."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("table", nargs="?", choices=sorted(TABLES), default="runner")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"# {platform.machine()}, torch {torch.__version__}, one thread, median of {given.pairs} pairs")
-    for compare in (block_cache, shared_clean_half, head_on_scored_positions, two_phase_memory):
-        row = compare(given.pairs)
+    for row in TABLES[given.table](given.pairs):
         if given.json:
             print(json.dumps(asdict(row)))
         else:
             print(f"{row.ratio:6.2f}x  {row.fast:8.3f} against {row.slow:8.3f} {row.unit}  {row.name}", flush=True)
-    for backbone, name, seconds in steps():
-        print(f"{seconds:8.3f} CPU s a step  {name} on {backbone} (8 prompts x 8, 2 inner epochs)", flush=True)
+    if given.table == "runner":
+        for backbone, name, taken in steps():
+            print(f"{taken:8.3f} CPU s a step  {name} on {backbone} (8 prompts x 8, 2 inner epochs)", flush=True)
 
 
 if __name__ == "__main__":

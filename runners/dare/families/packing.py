@@ -14,8 +14,8 @@ from dare.types import NoisyViews
 PACKS = {("cpu", "sdpa"), ("cuda", "flash"), ("cuda", "flex")}
 """Where attention over a pack costs what its sequences cost: one by one, by varlen kernels, or by skipping tiles."""
 PAYS_FROM = 0.1
-"""The share of padding that costs more than packing does: by `python -m benchmarks attention` the two are equal at 1
-to 3 % on a CPU, and packing is 1.1 times as fast at 6 to 18 %, twice at 50 %."""
+"""The share of padding that costs more than packing does: by `python -m benchmarks attention` on a CPU the two are
+equal at 1 to 3 %, and packing is 1.1 times as fast at 10 to 18 %, 1.7 to 2.2 times at 50 %."""
 
 
 class PackedInput(NamedTuple):
