@@ -468,10 +468,11 @@ def test_a_model_in_bfloat16_scores_the_same_through_flash(architecture: str, mo
         distance = {}
         for name in ("sdpa", "flash"):
             backbone.attention = name
-            distance[name] = (backbone.logprobs(backbone.model, some_views()).float() - expected).abs().max().item()
+            difference = backbone.logprobs(backbone.model, some_views()).float() - expected
+            distance[name] = difference.abs().mean().item()  # one token of a mixture may be routed differently
         config = SamplingConfig(gen_length=8, block_length=4, steps_per_block=2)
         backbone.sample([[7, 8, 9, 10, 11], [12, 13]], config, [generator_for(0, row) for row in range(2)])
-    assert distance["flash"] < 1.5 * distance["sdpa"] + 0.05
+    assert distance["flash"] < 1.5 * distance["sdpa"] + 0.01
     assert kernels.calls["kvcache"] > 0
     backbone.logprobs(backbone.model, some_views())
     assert backbone.kind == "block" or kernels.calls["varlen"] > 0

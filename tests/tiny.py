@@ -14,13 +14,8 @@ from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, JobSpec, SamplingConfig, TrainSettings, TrainSpec
 
 FAMILIES = ("llada", "sdar")
-ARCHITECTURES = {
-    architecture: name
-    for name in family_names()
-    for architecture, chosen in load_family(name).architectures.items()
-    if chosen.tiny is not None
-}
-"""Families by the architectures that they have at tiny size."""
+ARCHITECTURES = {architecture: name for name in family_names() for architecture in load_family(name).architectures}
+"""Families by their architectures, each of which can be made tiny."""
 
 
 @cache

@@ -25,7 +25,7 @@ class Architecture:
     """One model class, and its configuration at the size of a laptop for a given tokenizer."""
 
     model: type[DiffusionTransformer]
-    tiny: Callable[[Any], PublishedConfig] | None = None
+    tiny: Callable[[Any], PublishedConfig]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,6 @@ class PublishedFamily:
     ) -> MaskedBackbone | BlockBackbone:
         """A fresh tiny backbone of the real classes, randomly initialised from `generator`."""
         chosen = self.architectures[architecture or next(iter(self.architectures))]
-        if chosen.tiny is None:
-            raise UnsupportedValueError(f"{architecture} has no tiny configuration")
         fast = character_tokenizer(self.special, vocabulary, self.chat_template)
         model = fresh_model(chosen.model, chosen.tiny(fast), generator)
         return self.backbone(model, chat_tokenizer(fast, self.special, [model.config.eos_token_id]))
