@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from test_executor import algorithm_named, executor
 from tiny import FAMILIES, tiny, train_job, write_job
@@ -563,6 +564,39 @@ def test_the_command_line_trains_adapters_and_scores_what_they_became(tmp_path: 
     refused = CliRunner().invoke(app, ["train", *words, "--out", str(tmp_path / "b"), "--settings", str(settings)])
     assert refused.exit_code == 2
     assert "lora.rank is 0: Input should be greater than 0" in refused.output
+
+
+def test_an_adapter_is_merged_from_the_command_line(tmp_path: Path) -> None:
+    settings = tmp_path / "s.yaml"
+    settings.write_text("settings: {lora: {rank: 4}, prompts_per_step: 2, learning_rate: 0.01}\n")
+    words = ["--algorithm", "sft", "--backbone", "llada-tiny", "--data", "corpus:sudoku/clean", "--steps", "1"]
+    trained, merged = tmp_path / "trained", tmp_path / "merged"
+
+    def dare(*given: str | Path) -> Any:
+        return CliRunner().invoke(app, [str(word) for word in given])
+
+    assert dare("train", *words, "--out", trained, "--settings", settings).exit_code == 0
+    done = dare("backbone", "merge", "llada-tiny", trained / "adapter", merged)
+    assert done.exit_code == 0, done.output
+    assert "24 adapters merged" in done.output
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (merged, trained / "model"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    again = dare("backbone", "merge", "llada-tiny", trained / "adapter", merged)
+    assert again.exit_code == 2
+    assert "exists already" in again.output
+    other = dare("backbone", "merge", "dream-tiny", trained / "adapter", tmp_path / "other")
+    assert other.exit_code == 2
+    assert "the adapter was trained on weights that hash to" in other.output
+    weights = trained / "adapter" / WEIGHTS
+    with safe_open(weights, framework="pt") as file:
+        facts = file.metadata()
+    nothing = {name: torch.zeros_like(value) for name, value in load_file(weights).items()}
+    save_file(nothing, weights, metadata=facts)
+    silent = dare("backbone", "merge", "llada-tiny", trained / "adapter", tmp_path / "silent")
+    assert silent.exit_code == 2
+    assert "exactly the logits of the base" in silent.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["merged", "s.yaml", "trained"]
 
 
 def test_settings_without_adapters_have_the_digest_that_they_had_before_there_were_any() -> None:

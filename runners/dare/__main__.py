@@ -302,7 +302,7 @@ def check(
 
 @app.command()
 def pretrain(
-    name: Annotated[str, typer.Argument(help="llada-tiny or sdar-tiny.")],
+    name: Annotated[str, typer.Argument(help="A tiny backbone, for example dream-tiny.")],
     out: Annotated[Path | None, typer.Option(help="Where to put it; the catalog's folder by default.")] = None,
     steps: Annotated[int | None, typer.Option(help="Fewer steps than the recipe, for a trial.")] = None,
 ) -> None:

@@ -1,9 +1,11 @@
-"""`python -m dare backbone`: add a checkpoint to this machine, and hash one again."""
+"""`python -m dare backbone`: add a checkpoint to this machine, hash one again, merge adapters into one."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +16,9 @@ from dare.terminal import console, refuse, say
 
 FAILED = 1
 
-app = typer.Typer(no_args_is_help=True, help="Add a checkpoint to the backbones of this machine, or verify one.")
+app = typer.Typer(
+    no_args_is_help=True, help="Add a checkpoint to the backbones of this machine, verify one, merge adapters into one."
+)
 
 
 @app.command()
@@ -67,6 +71,43 @@ def verify(
     if problems:
         raise typer.Exit(FAILED)
     say(f"{name} is what its record says.")
+
+
+@app.command()
+def merge(
+    name: Annotated[str, typer.Argument(help="The backbone that the adapters were trained on.")],
+    adapter: Annotated[Path, typer.Argument(help="A folder with adapters: `adapter/` of a training run, or peft's.")],
+    out: Annotated[Path, typer.Argument(help="Where the merged checkpoint goes; must not exist.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Text to compare logits on, repeatable; digits by default.")
+    ] = None,
+) -> None:
+    """Write a checkpoint with the adapters in its weights, after comparing logits with the adapted model.
+
+    A merge that computes what the base computes is refused, and so is one that loads as something else.
+    """
+    from dare.catalog import backbone_directory, backbones
+    from dare.family import load_family
+    from dare.lora import LoraError, load_adapter
+    from dare.merge import export, logits_on, probe_of
+    from dare.tokenizer import TokenizerError
+
+    if out.exists():
+        refuse(f"{out} exists already; name a folder that does not")
+    scratch = out.with_name(f".{out.name}.new")
+    try:
+        directory = backbone_directory(name)
+        family = load_family(backbones()[name].family)
+        backbone = family.load(directory)
+        adapters = load_adapter(backbone.model, adapter, backbones()[name].ref)
+        probe = probe_of(backbone, prompt or ["0123456789"])
+        merged = export(adapters, backbone, probe, scratch)
+        merged.check(logits_on(probe, family.load(scratch)))
+    except (UnknownBackboneError, LoraError, TokenizerError) as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        refuse(error)
+    scratch.rename(out)
+    say(f"{out} is {name} with {len(adapters.layers)} adapters merged; it loads with the logits of the adapted model.")
 
 
 def _show(record: BackboneRecord) -> None:

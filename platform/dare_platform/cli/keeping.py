@@ -24,7 +24,9 @@ from dare_platform.cli.output import (
 from dare_platform.cli.running import PASSED_ON, child
 
 backbone = typer.Typer(
-    cls=Sentences, no_args_is_help=True, help="List, add and verify the backbones of this machine, or make a tiny one."
+    cls=Sentences,
+    no_args_is_help=True,
+    help="List, add, verify and merge the backbones of this machine, or make a tiny one.",
 )
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")]
 
@@ -117,7 +119,7 @@ def backbone_list(as_json: AsJson = False) -> None:
 
 @backbone.command("pretrain", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def backbone_pretrain(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="llada-tiny or sdar-tiny.")]
+    context: typer.Context, name: Annotated[str, typer.Argument(help="A tiny backbone, for example dream-tiny.")]
 ) -> None:
     """Make a tiny backbone again from its recipe: minutes on one CPU core."""
     raise typer.Exit(child("pretrain", name, *context.args))
@@ -136,6 +138,12 @@ def backbone_add(context: typer.Context) -> None:
 def backbone_verify(context: typer.Context) -> None:
     """Hash the files of a backbone again and compare with its record. `dare backbone verify NAME`."""
     raise typer.Exit(child("backbone", "verify", *context.args))
+
+
+@backbone.command("merge", context_settings=PASSED_ON)
+def backbone_merge(context: typer.Context) -> None:
+    """Write a checkpoint with trained adapters in its weights. `dare backbone merge NAME ADAPTER OUT`."""
+    raise typer.Exit(child("backbone", "merge", *context.args))
 
 
 def doctor(as_json: AsJson = False) -> None:
