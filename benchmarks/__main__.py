@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks import attention
 from benchmarks.pairs import Row, paired, seconds
+from benchmarks.recomputed import Recomputed
 from dare.algorithm import algorithm_names, load_algorithm
-from dare.attention import Sight
 from dare.catalog import backbone_directory, backbones
 from dare.data import DemonstrationData, PromptData, load_data
 from dare.executor import Executor
@@ -40,42 +40,6 @@ def load(name: str) -> Backbone:
 def prompts(backbone: Backbone, count: int) -> list[list[int]]:
     """Prompts of the Sudoku test."""
     return [backbone.tokenizer.prompt_ids(item.prompt) for item in load_task("sudoku").items("test", None)[:count]]
-
-
-class Recomputed:
-    """A `BlockModel` without a cache: the whole prefix again at every step."""
-
-    def __init__(self, model: Any, block_size: int) -> None:
-        self.block_size = block_size
-        self._model = model
-
-    def prefill(self, ids: Tensor, length: Tensor, width: int) -> None:
-        """Remember the finished blocks."""
-        self._context = [row[:n] for row, n in zip(ids, length.tolist(), strict=True)]
-
-    def logits(self, ids: Tensor, columns: Tensor, real: Tensor) -> Tensor:
-        """One forward over context and block, rows of equal length together."""
-        self._last = ids
-        out = [None] * len(ids)
-        for n in {len(context) for context in self._context}:
-            rows = [row for row, context in enumerate(self._context) if len(context) == n]
-            whole = torch.stack([torch.cat([self._context[row], ids[row]]) for row in rows])
-            position = torch.arange(whole.shape[1]).expand_as(whole)
-            mask = Sight.blocks(position, self.block_size)
-            logits = self._model(whole, position_ids=position, block_mask=mask, attention="sdpa")
-            for row, one in zip(rows, logits[:, n:], strict=True):
-                out[row] = one
-        return torch.stack(out)  # type: ignore[arg-type]
-
-    def extend(self, rows: Tensor) -> None:
-        """Finished blocks join the context."""
-        for row in rows.nonzero().flatten().tolist():
-            self._context[row] = torch.cat([self._context[row], self._last[row]])
-
-    def keep(self, rows: Tensor) -> None:
-        """Go on with some rows."""
-        self._context = [self._context[row] for row in rows.tolist()]
-        self._last = self._last[rows]
 
 
 def block_cache(pairs: int) -> Row:

@@ -26,7 +26,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dare.attention import Sight, default_attention, usable
+from benchmarks.recomputed import Recomputed
+from dare.attention import default_attention, usable
 from dare.catalog import backbones
 from dare.families.block import BlockBackbone
 from dare.families.layers import fresh_model
@@ -36,9 +37,11 @@ from dare.families.masked import MaskedBackbone
 from dare.families.sdar.configuration import SDARConfig
 from dare.families.sdar.modeling import SDARForCausalLM
 from dare.family import Backbone, load_family
+from dare.sampling.block import sample_block
 from dare.seeds import generator_for
 from dare.spec import SamplingConfig
 from dare.tasks import load_task
+from dare.types import Samples
 
 BLOCK = 8
 TRAINED = ("llada-tiny", "sdar-tiny")
@@ -112,8 +115,8 @@ def cases(quick: bool) -> Iterator[Case]:
         yield Case(group=group, name="dual cache", model="masked", decoding={"cache": "dual"}, **size)
         yield Case(group=group, name="block KV cache", model="block", **size)
     for batch in (1, 2) if quick else (1, 2, 4, 8):
-        group = f"block KV cache, batch {batch}, length 512, vocabulary 32k"
-        yield Case(group=group, name="block KV cache", model="block", batch=batch)
+        group = "block KV cache as the batch grows, length 512, vocabulary 32k"
+        yield Case(group=group, name=f"batch {batch}", model="block", batch=batch)
     yield from _trained()
 
 
@@ -166,32 +169,6 @@ class EverywhereHead:
         if logits_positions is None:
             return logits
         return logits.gather(1, logits_positions[..., None].expand(-1, -1, logits.shape[-1]))
-
-
-class Forgetful:
-    """A block model that computes the prefix of a row again at every step, under the mask of its blocks."""
-
-    def __init__(self, model: Any, size: int) -> None:
-        self._model, self._size = model, size
-        self._ids = torch.empty(0)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def __call__(self, ids: Tensor, *, position_ids: Tensor, cache: Any, **options: Any) -> Tensor:
-        row = torch.arange(len(ids), device=ids.device)[:, None]
-        if not len(self._ids) or not cache.length.any():
-            self._ids = torch.zeros(len(ids), cache.keys[0].shape[1], dtype=torch.long, device=ids.device)
-        self._ids = self._ids[: len(ids)]
-        self._ids[row, position_ids] = ids
-        if options.get("return_hidden"):  # the prefill: only the ids are wanted
-            return ids
-        width = int(position_ids.max()) + 1
-        position = torch.arange(width, device=ids.device).expand(len(ids), -1)
-        logits: Tensor = self._model(
-            self._ids[:, :width], block_mask=Sight.blocks(position, self._size), logits_positions=position_ids
-        )
-        return logits
 
 
 @dataclass(frozen=True)
@@ -286,20 +263,16 @@ def measure(case: Case, policies: Path, machine: Machine) -> Row:
     backbone.model.register_forward_hook(lambda *_: spent.append(machine.clock() - started.pop()))
     if case.head_everywhere:
         backbone.model = EverywhereHead(backbone.model)  # type: ignore[assignment]
-    if case.recompute:
-        backbone.model = Forgetful(backbone.model, backbone.block_size or BLOCK)  # type: ignore[assignment]
     fields = {"gen_length": case.generate, "block_length": BLOCK} | case.decoding
     fields = {"steps_per_block": fields["block_length"]} | fields
     config = SamplingConfig.model_validate(fields)
     generators = [torch.Generator() for _ in prompts]
     warm = config.block_length
-    short = config.model_copy(
-        update={"gen_length": warm, "steps_per_block": 1, "selector": "schedule", "threshold": None}
-    )
+    short = SamplingConfig(gen_length=warm, block_length=warm, steps_per_block=1, cache=config.cache)
     backbone.sample([prompt[:warm] for prompt in prompts], short, generators)
     spent.clear()
     before, start = machine.most_memory(), machine.clock()
-    samples = backbone.sample(prompts, config, generators)
+    samples = decode(case, backbone, prompts, config, generators)
     seconds, peak = machine.clock() - start, machine.most_memory() - before
     solved = None
     if trained:
@@ -308,6 +281,22 @@ def measure(case: Case, policies: Path, machine: Machine) -> Row:
                    zip(samples.ids, samples.completion, strict=True)]  # fmt: skip
         solved = statistics.fmean(judge(item, answer).solved for item, answer in zip(items, answers, strict=True))
     return Row(seconds, sum(spent), samples.nfe.double().mean().item(), samples.tokens_decoded, peak / 2**20, solved)
+
+
+def decode(
+    case: Case,
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    config: SamplingConfig,
+    generators: Sequence[torch.Generator],
+) -> Samples:
+    """By the backbone's own sampler, or for the slow path of a block family without its cache."""
+    if not case.recompute:
+        return backbone.sample(prompts, config, generators)
+    model: Any = Recomputed(backbone.model, config.block_length)
+    ids: dict[str, Any] = {"mask_id": backbone.mask_id, "pad_id": backbone.pad_id, "eos_ids": backbone.eos_ids}
+    device = next(backbone.model.parameters()).device
+    return sample_block(model, prompts, config, generators, device=device, **ids)
 
 
 def in_a_process(index: int, quick: bool, policies: Path, device: str) -> Row:
@@ -339,6 +328,7 @@ def main() -> None:
     """Measure all rows and print a table in Markdown, or JSON lines."""
     parser = argparse.ArgumentParser(prog="benchmarks.decode", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not to quote")
+    parser.add_argument("--only", default="", help="groups whose title contains this")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--row", type=int, help="measure one row and print it as JSON")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -349,10 +339,10 @@ def main() -> None:
         print(json.dumps(asdict(measure(table[given.row], given.policies, Machine(given.device)))))
         return
     with tempfile.TemporaryDirectory() as folder:
-        report(table, given.quick, given.json, Path(folder), Machine(given.device))
+        report(table, given.only, given.quick, given.json, Path(folder), Machine(given.device))
 
 
-def report(table: Sequence[Case], quick: bool, as_json: bool, policies: Path, machine: Machine) -> None:
+def report(table: Sequence[Case], only: str, quick: bool, as_json: bool, policies: Path, machine: Machine) -> None:
     """Measure row by row, and print each as it comes."""
     taught(policies)
     if not as_json:
@@ -360,6 +350,8 @@ def report(table: Sequence[Case], quick: bool, as_json: bool, policies: Path, ma
         print(f"{where}, torch {torch.__version__}, {str(machine.dtype).removeprefix('torch.')}.\n")
     group, naive = "", 0.0
     for index, case in enumerate(table):
+        if only not in case.group:
+            continue
         row = in_a_process(index, quick, policies, machine.device)
         if as_json:
             print(json.dumps(asdict(case) | asdict(row)), flush=True)

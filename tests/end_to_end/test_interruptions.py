@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -80,7 +82,7 @@ def kill_the_runner(scene: Scene) -> None:
 def freeze_the_worker(scene: Scene) -> None:
     frozen = scene.start()
     scene.wait_for(HAS_CHECKPOINT)
-    os.kill(frozen.pid, signal.SIGSTOP)
+    freeze_outside_a_transaction(frozen.pid, scene)
     scene.remember()
     scene.finish()
     events = scene.count(RunEvent)
@@ -89,6 +91,21 @@ def freeze_the_worker(scene: Scene) -> None:
     assert scene.count(RunEvent) == events
     outcomes = [attempt.outcome for attempt in scene.attempts(scene.train)]
     assert (outcomes[0], outcomes[-1]) == ("lost", "succeeded")
+
+
+def freeze_outside_a_transaction(pid: int, scene: Scene) -> None:
+    """Stop a process while it does not hold SQLite's one lock: who is frozen with it stops every other worker too."""
+    deadline = time.monotonic() + 30
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(scene.settings.home / "dare.sqlite", timeout=0.5)) as database:
+                database.execute("BEGIN IMMEDIATE")
+                return
+        except sqlite3.OperationalError:
+            assert time.monotonic() < deadline, "the worker never leaves its transaction"
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.05)
 
 
 def press_ctrl_c(scene: Scene) -> None:
