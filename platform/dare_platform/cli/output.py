@@ -104,7 +104,8 @@ def table(*columns: str, rows: Sequence[Sequence[object]]) -> Table:
     made = Table(box=None, header_style="bold", pad_edge=False)
     for name in columns:
         side: Literal["left", "right"] = "right" if name.endswith(":") else "left"
-        made.add_column(name.rstrip(":"), justify=side, overflow="fold", no_wrap=name in ("id", "name", "run"))  # for copying
+        whole = name in ("id", "name", "run")  # for copying
+        made.add_column(name.rstrip(":"), justify=side, overflow="fold", no_wrap=whole)
     for row in rows:
         made.add_row(*(escape("" if cell is None else str(cell)) for cell in row))
     return made
