@@ -12,6 +12,7 @@ import platform
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from benchmarks.pairs import Row, paired, seconds
 from benchmarks.recomputed import Recomputed
 from dare.algorithm import algorithm_names, load_algorithm
 from dare.catalog import backbone_directory, backbones
-from dare.data import DemonstrationData, PromptData, load_data
+from dare.data import load_data
 from dare.executor import Executor
 from dare.family import Backbone, load_family
 from dare.linear_logp import linear_logp
@@ -30,6 +31,8 @@ from dare.sampling.block import sample_block
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
 from dare.tasks import load_task
+
+DATA = {"prompts": "prompts:sudoku", "demonstrations": "corpus:sudoku/clean", "preferences": "preferences:sudoku"}
 
 
 def load(name: str) -> Backbone:
@@ -155,8 +158,7 @@ def _executor(
     backbone: Backbone, name: str, hyperparameters: dict[str, Any], micro_batch: int = 128, **settings: int
 ) -> Executor:
     algorithm = load_algorithm(AlgorithmSpec(name=name, hyperparameters=hyperparameters))
-    offline = algorithm.trains_on != "prompts"
-    data: PromptData | DemonstrationData = load_data("corpus:sudoku/clean" if offline else "prompts:sudoku", None)  # type: ignore[arg-type]
+    data = load_data(DATA[algorithm.trains_on], Path())
     block, per_block = (20, 4) if backbone.block_size is None else (4, 2)
     return Executor(
         backbone=backbone,

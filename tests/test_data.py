@@ -63,6 +63,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_line(text: str, words: s
         ("corpus:sudoku/dirty", "no corpus 'dirty'; it has: clean, lazy"),
         ("mix:salad", "unknown mix 'salad'"),
         ("sudoku", "none of prompts"),
+        ("preferences:sudoku_published", "no demonstrations to make preferences from; pass a file"),
     ],
 )
 def test_a_reference_that_leads_nowhere_is_refused(reference: str, words: str, tmp_path: Path) -> None:

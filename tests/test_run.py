@@ -92,7 +92,7 @@ def test_running_a_finished_directory_again_changes_nothing(tmp_path: Path) -> N
     assert (tmp_path / "events.jsonl").read_bytes() == events
 
 
-@pytest.mark.parametrize("algorithm", ["bgpo", "sft"])
+@pytest.mark.parametrize("algorithm", ["bgpo", "sft", "vrpo"])
 def test_four_steps_are_two_then_a_stop_then_two_bit_by_bit(algorithm: str, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     job = train_job("sdar", algorithm, steps=4)

@@ -17,6 +17,9 @@ FAMILIES = ("llada", "sdar")
 ARCHITECTURES = {architecture: name for name in family_names() for architecture in load_family(name).architectures}
 """Families by their architectures, each of which can be made tiny."""
 
+OFFLINE = {"sft": "corpus:sudoku/clean", "dpo": "preferences:sudoku", "vrpo": "preferences:sudoku"}
+"""Data of the methods that train on none of their own samples."""
+
 
 @cache
 def _weights(family: str) -> dict[str, torch.Tensor]:
@@ -40,14 +43,13 @@ def rollout_sampling(family: str) -> SamplingConfig:
 def train_job(family: str, algorithm: str = "d1", steps: int = 3, **settings: int | float) -> JobSpec:
     """A short training run on the shipped tiny backbone of a family."""
     name = f"{family}-tiny"
-    demonstrations = algorithm == "sft"
     return JobSpec(
         kind="train",
         seed=1,
         backbone=backbones()[name].ref,
         train=TrainSpec(
             algorithm=AlgorithmSpec(name=algorithm, hyperparameters={"mc_samples": 2} if algorithm == "bgpo" else {}),
-            data="corpus:sudoku/clean" if demonstrations else "prompts:sudoku",
+            data=OFFLINE.get(algorithm, "prompts:sudoku"),
             settings=TrainSettings(
                 **{"learning_rate": 3e-4, "prompts_per_step": 2, "group_size": 4, "inner_epochs": 2, **settings}  # type: ignore[arg-type]
             ),

@@ -146,7 +146,7 @@ def train(
     backbone: Annotated[str, typer.Option(help="A backbone of the catalog, for example llada-tiny.")],
     out: Annotated[Path, typer.Option(help="Job directory to make, or to continue.")],
     data: Annotated[
-        str, typer.Option(help="prompts:TASK, corpus:TASK/NAME, mix:NAME or file:PATH (JSONL).")
+        str, typer.Option(help="prompts:TASK, corpus:TASK/NAME, preferences:TASK, mix:NAME or file:PATH (JSONL).")
     ] = "prompts:sudoku",
     seed: int = 0,
     steps: Annotated[int, typer.Option(help="Optimiser batches at most.")] = 30,

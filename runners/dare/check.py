@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from dare.algorithm import Algorithm
-from dare.data import DemonstrationData, PromptData, demonstration_rollout, prompt_rows
+from dare.corpus import Preference
+from dare.data import (
+    DemonstrationData,
+    PreferenceData,
+    PromptData,
+    TrainingData,
+    demonstration_rollout,
+    preference_rollout,
+    prompt_rows,
+)
 from dare.executor import AlgorithmFaultError, Executor, check_views, guarded
 from dare.family import Backbone
 from dare.gradients import NonFiniteLossError, backward
@@ -222,9 +231,9 @@ def reward_gain(algorithm: Algorithm, backbone: Backbone, seed: int = 0, steps: 
 def _executor(algorithm: Algorithm, backbone: Backbone, seed: int, steps: int) -> Executor:
     if algorithm.trains_on == "prompts":
         items = [Item(str(i), prompt, {}) for i, prompt in enumerate(PROMPTS)]
-        data: PromptData | DemonstrationData = PromptData(items, [_SHARE_OF_THREES] * len(items))
+        data: TrainingData = PromptData(items, [_SHARE_OF_THREES] * len(items))
     else:
-        data = _demonstrations()
+        data = _preferences() if algorithm.trains_on == "preferences" else _demonstrations()
     return Executor(
         backbone=backbone,
         algorithm=algorithm,
@@ -263,10 +272,17 @@ def _demonstrations() -> DemonstrationData:
     return DemonstrationData([Demonstration(p, a) for p, a in zip(PROMPTS, ANSWERS, strict=True)])
 
 
+def _preferences() -> PreferenceData:
+    """Each answer against itself backwards and one character longer: other tokens, another length."""
+    return PreferenceData([Preference(p, a, a[::-1] + "1") for p, a in zip(PROMPTS, ANSWERS, strict=True)])
+
+
 @torch.no_grad()
 def _batch(algorithm: Algorithm, backbone: Backbone, seed: int) -> Rollout:
     """Four prompts, four completions each, with rewards that differ within every group."""
-    if algorithm.trains_on != "prompts":
+    if algorithm.trains_on == "preferences":
+        return preference_rollout(backbone, _preferences().rows, 20)
+    if algorithm.trains_on == "demonstrations":
         return demonstration_rollout(backbone, _demonstrations().rows, 20)
     spec = guarded("rollout", algorithm.rollout)
     assert spec is not None

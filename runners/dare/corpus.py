@@ -1,4 +1,4 @@
-"""The pretraining mixes of the tiny backbones: demonstrations of several tasks in stated shares."""
+"""Corpora made from the tasks' demonstrations: the pretraining mixes of the tiny backbones, and preferences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dare.tasks import Demonstration, load_task
+from dare.tasks import Demonstration, Item, Task, load_task
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,17 @@ class Part:
     share: float
 
 
+@dataclass(frozen=True)
+class Preference:
+    """A prompt with two answers, of which one is better."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+SPOILING_TRIES = 8
+"""Copies made of one demonstration until the judge tells one from it."""
 MIXES: Mapping[str, tuple[Part, ...]] = {
     "lazy-sudoku+countdown": (Part("sudoku", "lazy", 0.5), Part("countdown", "clean", 0.5)),
     "clean-sudoku+countdown": (Part("sudoku", "clean", 0.5), Part("countdown", "clean", 0.5)),
@@ -58,6 +69,43 @@ def _of_task(part: Part, count: int) -> Sequence[Demonstration]:
     if task.demonstrations is None:
         raise ValueError(f"task {part.task!r} has no demonstrations")
     return task.demonstrations(part.corpus, count)
+
+
+def preferences(task: Task, count: int) -> tuple[Preference, ...]:
+    """Preferences over training prompts: a demonstration against a copy with some of its characters replaced.
+
+    The judge alone decides which of the two is better, by `solved` and then by the reward. A demonstration whose
+    copies are all as good as it is left out, so there may be fewer than `count`.
+    """
+    if task.demonstrations is None or task.item_of is None or not task.corpora:
+        raise ValueError(f"task {task.name!r} has no demonstrations whose answers can be judged")
+    shown = task.demonstrations(task.corpora[0], count)
+    alphabet = sorted({character for demonstration in shown for character in demonstration.answer})
+    generator = random.Random(f"dare/preferences/{task.name}/{task.version}")
+    pairs = []
+    for demonstration in shown:
+        item = task.item_of(demonstration.prompt)
+        worth = _worth(task, item, demonstration.answer)
+        for _ in range(SPOILING_TRIES):
+            copy = _spoiled(demonstration.answer, alphabet, generator)
+            if (other := _worth(task, item, copy)) != worth:
+                better, worse = (demonstration.answer, copy) if worth > other else (copy, demonstration.answer)
+                pairs.append(Preference(demonstration.prompt, better, worse))
+                break
+    return tuple(pairs)
+
+
+def _worth(task: Task, item: Item, answer: str) -> tuple[bool, float]:
+    verdict = task.judge(item, answer)
+    return verdict.solved, verdict.reward
+
+
+def _spoiled(answer: str, alphabet: Sequence[str], generator: random.Random) -> str:
+    """The answer with one to half of its characters replaced, so that it keeps its length and its look."""
+    characters = list(answer)
+    for place in generator.sample(range(len(answer)), generator.randint(1, max(1, len(answer) // 2))):
+        characters[place] = generator.choice(alphabet)
+    return "".join(characters)
 
 
 def sha256(corpus: Sequence[Demonstration]) -> str:

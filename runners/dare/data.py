@@ -1,20 +1,22 @@
-"""Training data: prompts with a judge, or demonstrations; batches that depend on seed and step alone.
+"""Training data: prompts with a judge, demonstrations or preferences; batches that depend on seed and step alone.
 
-`prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `mix:<name>` a pretraining
-mix, `file:<path>` a JSONL file of the job directory: rows {"prompt", "answer"} or {"prompt", "task", "gold"}.
+`prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `preferences:<task>` pairs
+made from them, `mix:<name>` a pretraining mix, `file:<path>` a JSONL file of the job directory: rows
+{"prompt", "answer"}, {"prompt", "chosen", "rejected"} or {"prompt", "task", "gold"}.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dare.corpus import MIXES, demonstrations
+from dare.corpus import MIXES, Preference, demonstrations, preferences
 from dare.family import Backbone
 from dare.seeds import generator_for
 from dare.tasks import Demonstration, Item, Task, load_task
@@ -32,6 +34,8 @@ class DataError(ValueError):
 class PromptData:
     """Questions to sample answers for, each judged by its task."""
 
+    kind: ClassVar = "prompts"
+    """What an algorithm that trains on these says in `trains_on`."""
     items: Sequence[Item]
     tasks: Sequence[Task]
     """One per item."""
@@ -41,10 +45,22 @@ class PromptData:
 class DemonstrationData:
     """Answers to imitate."""
 
+    kind: ClassVar = "demonstrations"
     rows: Sequence[Demonstration]
 
 
-def load_data(reference: str, directory: Path) -> PromptData | DemonstrationData:
+@dataclass(frozen=True)
+class PreferenceData:
+    """Pairs of answers, of which one is better."""
+
+    kind: ClassVar = "preferences"
+    rows: Sequence[Preference]
+
+
+TrainingData = PromptData | DemonstrationData | PreferenceData
+
+
+def load_data(reference: str, directory: Path) -> TrainingData:
     """Training data by reference; DataError says what is wrong in a sentence."""
     kind, _, rest = reference.partition(":")
     if kind == "prompts":
@@ -57,16 +73,22 @@ def load_data(reference: str, directory: Path) -> PromptData | DemonstrationData
         if task.demonstrations is None or corpus not in task.corpora:
             raise DataError(f"task {name!r} has no corpus {corpus!r}; it has: {', '.join(task.corpora) or 'none'}")
         return DemonstrationData(task.demonstrations(corpus, CORPUS_ROWS))
+    if kind == "preferences":
+        task = load_task(rest)
+        if task.demonstrations is None or task.item_of is None:
+            raise DataError(f"task {rest!r} has no demonstrations to make preferences from; pass a file:<path>")
+        return PreferenceData(preferences(task, CORPUS_ROWS))
     if kind == "mix":
         if rest not in MIXES:
             raise DataError(f"unknown mix {rest!r}; known: {', '.join(MIXES)}")
         return DemonstrationData(demonstrations(rest, MIX_ROWS))
     if kind == "file":
         return _read_file(directory / rest)
-    raise DataError(f"data {reference!r} is none of prompts:<task>, corpus:<task>/<name>, mix:<name>, file:<path>")
+    known = "prompts:<task>, corpus:<task>/<name>, preferences:<task>, mix:<name>, file:<path>"
+    raise DataError(f"data {reference!r} is none of {known}")
 
 
-def _read_file(path: Path) -> PromptData | DemonstrationData:
+def _read_file(path: Path) -> TrainingData:
     if not path.is_file():
         raise DataError(f"there is no data file {path}")
     rows = []
@@ -79,6 +101,8 @@ def _read_file(path: Path) -> PromptData | DemonstrationData:
                 raise DataError(f"{path.name} line {number} is no JSON object with a prompt: {error}") from error
     if not rows:
         raise DataError(f"{path.name} has no rows")
+    if any("chosen" in row or "rejected" in row for _, _, row in rows):
+        return PreferenceData([_preference(row, f"{path.name} line {number}") for number, _, row in rows])
     if all("answer" in row for _, _, row in rows):
         return DemonstrationData([Demonstration(prompt, str(row["answer"])) for _, prompt, row in rows])
     missing = next((number for number, _, row in rows if "task" not in row or "gold" not in row), None)
@@ -86,6 +110,16 @@ def _read_file(path: Path) -> PromptData | DemonstrationData:
         raise DataError(f"{path.name} line {missing} has neither an answer nor a task with its gold")
     items = [Item(id=str(row.get("id", number)), prompt=prompt, gold=row["gold"]) for number, prompt, row in rows]
     return PromptData(items, [load_task(row["task"]) for _, _, row in rows])
+
+
+def _preference(row: dict[str, Any], where: str) -> Preference:
+    for name in ("prompt", "chosen", "rejected"):
+        if not isinstance(row.get(name), str):
+            given = f"is {row[name]!r:.40}" if name in row else "is missing"
+            raise DataError(f"{where}: {name!r} {given}; a preference is three texts: prompt, chosen, rejected")
+    if row["chosen"] == row["rejected"]:
+        raise DataError(f"{where}: chosen and rejected are the same text, so there is nothing to prefer")
+    return Preference(row["prompt"], row["chosen"], row["rejected"])
 
 
 def batch_indices(count: int, size: int, step: int, seed: int) -> list[int]:
@@ -130,6 +164,23 @@ def demonstration_rollout(backbone: Backbone, rows: Sequence[Demonstration], gen
         completion=window.clone(),
         group=torch.arange(len(rows)),
         reward=torch.ones(len(rows)),
+    )
+
+
+def preference_rollout(backbone: Backbone, rows: Sequence[Preference], gen_length: int) -> Rollout:
+    """Pairs as offline completions: two rows of one group, reward +1 for the chosen answer and -1 for the other.
+
+    A completion is the answer with its end of turn, as if it had been sampled: the likelihood in nats is that of the
+    answer, and does not grow with the window that is filled up behind it.
+    """
+    sides = [Demonstration(row.prompt, answer) for row in rows for answer in (row.chosen, row.rejected)]
+    rollout = demonstration_rollout(backbone, sides, gen_length)
+    length = torch.tensor([len(backbone.tokenizer.answer_ids(side.answer)) for side in sides])
+    return replace(
+        rollout,
+        completion=rollout.window & (rollout.window.cumsum(1) <= length[:, None]),
+        group=torch.arange(len(rows)).repeat_interleave(2),
+        reward=torch.tensor([1.0, -1.0]).repeat(len(rows)),
     )
 
 

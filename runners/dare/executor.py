@@ -18,7 +18,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dare.algorithm import Algorithm
-from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, prompt_rows
+from dare.data import (
+    DemonstrationData,
+    PromptData,
+    TrainingData,
+    batch_indices,
+    demonstration_rollout,
+    preference_rollout,
+    prompt_rows,
+)
 from dare.family import Backbone
 from dare.forward_process import hide_counts
 from dare.gradients import backward
@@ -201,7 +209,7 @@ class Executor:
 
     backbone: Backbone
     algorithm: Algorithm
-    data: PromptData | DemonstrationData
+    data: TrainingData
     settings: TrainSettings
     sampling: SamplingConfig
     budget: Budget
@@ -211,10 +219,8 @@ class Executor:
     group: PolicyGroup = field(init=False)
 
     def __post_init__(self) -> None:
-        wants_prompts = self.algorithm.trains_on == "prompts"
-        if wants_prompts != isinstance(self.data, PromptData):
-            given = "prompts" if isinstance(self.data, PromptData) else "demonstrations"
-            raise MismatchError(f"the algorithm trains on {self.algorithm.trains_on}, the data are {given}")
+        if self.algorithm.trains_on != self.data.kind:
+            raise MismatchError(f"the algorithm trains on {self.algorithm.trains_on}, the data are {self.data.kind}")
         missing = set(self.algorithm.record) - set(self.backbone.records)
         if missing:
             raise MismatchError(
@@ -230,7 +236,7 @@ class Executor:
         self.group = InProcess(self.core)
 
     def step(self) -> StepReport:
-        """One rollout batch with its inner epochs, or one batch of demonstrations."""
+        """One rollout batch with its inner epochs, or one batch of demonstrations or pairs."""
         step = self.used.steps
         rollout, metrics, sample = self._batch(step)
         credit = self._hook("credit", rollout, generator_for(self.seed, "credit", step))
@@ -265,11 +271,14 @@ class Executor:
 
     def _batch(self, step: int) -> tuple[Rollout, dict[str, float], Sample | None]:
         size = self.settings.prompts_per_step
+        if isinstance(self.data, PromptData):
+            return self._rollout(step, batch_indices(len(self.data.items), size, step, self.seed))
+        chosen = batch_indices(len(self.data.rows), size, step, self.seed)
         if isinstance(self.data, DemonstrationData):
-            chosen = batch_indices(len(self.data.rows), size, step, self.seed)
             rows = [self.data.rows[i] for i in chosen]
             return demonstration_rollout(self.backbone, rows, self.sampling.gen_length), {}, None
-        return self._rollout(step, batch_indices(len(self.data.items), size, step, self.seed))
+        pairs = [self.data.rows[i] for i in chosen]
+        return preference_rollout(self.backbone, pairs, self.sampling.gen_length), {}, None
 
     def _rollout(self, step: int, chosen: Sequence[int]) -> tuple[Rollout, dict[str, float], Sample]:
         assert isinstance(self.data, PromptData)

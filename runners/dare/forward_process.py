@@ -105,6 +105,26 @@ def hide_by_chance(
     return views_of(rollout, credit, torch.arange(len(credit.row)), hidden, hidden, coef, mask_id)
 
 
+def hide_set_and_rest(
+    rollout: Rollout,
+    credit: Credit,
+    unit: Int[Tensor, " m"],
+    chosen: Bool[Tensor, "m S"],
+    coef: Float[Tensor, " m"],
+    rest_coef: Float[Tensor, " m"],
+    mask_id: int,
+) -> NoisyViews:
+    """For each set of completion tokens a view that hides it and one that hides the rest: each token is scored once.
+
+    A side without tokens says nothing about the policy and gives no view.
+    """
+    rest = rollout.completion[credit.row[unit]] & ~chosen
+    hidden, weight = torch.cat([chosen, rest]), torch.cat([coef, rest_coef]).to(credit.advantage.dtype)
+    some = hidden.any(1)
+    hidden, weight = hidden[some], weight[some, None].expand(-1, hidden.shape[1])
+    return views_of(rollout, credit, unit.repeat(2)[some], hidden, hidden, weight, mask_id)
+
+
 def step_map_of(rollout: Rollout) -> Int[Tensor, "N S"]:
     """The recorded step map; a ValueError says how to get one."""
     if rollout.trace.step_map is None:

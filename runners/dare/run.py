@@ -29,7 +29,7 @@ from dare.alarms import DivergedError, Watch
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
 from dare.checkpoint import artifact, commit, load_state, publish, save_state
-from dare.data import DataError, DemonstrationData, PromptData, load_data, prompt_rows
+from dare.data import DataError, PromptData, load_data, prompt_rows
 from dare.evaluation import EvaluationError, evaluate
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
@@ -379,9 +379,9 @@ def _leave_adapter(adapters: Adapters, job: JobSpec, directory: Path) -> Path:
 
 def _prompts(executor: Executor) -> list[str]:
     """The first prompts of the run's own data."""
-    data: PromptData | DemonstrationData = executor.data
-    rows = data.items if isinstance(data, PromptData) else data.rows
-    return [row.prompt for row in rows[:PROBE_PROMPTS]]
+    if isinstance(executor.data, PromptData):
+        return [item.prompt for item in executor.data.items[:PROBE_PROMPTS]]
+    return [row.prompt for row in executor.data.rows[:PROBE_PROMPTS]]
 
 
 @torch.no_grad()

@@ -232,6 +232,13 @@ def test_an_unknown_builtin_is_suggested() -> None:
     ]
 
 
+@pytest.mark.parametrize(("name", "cls"), [("dpo", "DPO"), ("vrpo", "VRPO")])
+def test_a_track_without_preferences_refuses_what_trains_on_them(name: str, cls: str) -> None:
+    assert texts(read_builtin(name, None, tiny(), ["llada-tiny"])) == [
+        f"`{cls}` trains on preferences; track tiny 1.0 has none for llada-tiny."
+    ]
+
+
 def test_no_backbone_is_a_problem() -> None:
     assert texts(read_builtin("bgpo", None, tiny(), [])) == [
         "Choose a backbone. Track tiny 1.0 has: `llada-tiny`, `sdar-tiny`."

@@ -75,6 +75,8 @@ class Task:
     demonstrations: Callable[[str, int], Sequence[Demonstration]] | None = None
     """(corpus name, how many) -> demonstrations of the training split."""
     corpora: Sequence[str] = ()
+    item_of: Callable[[str], Item] | None = None
+    """The item behind a demonstration's prompt, so that other answers to it can be judged."""
     needs_data: bool = False
     notes: Sequence[str] = field(default_factory=tuple)
     """Overlaps, ambiguities and other facts a reader must know."""

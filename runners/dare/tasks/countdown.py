@@ -106,6 +106,13 @@ def demonstrations(corpus: str, count: int) -> Sequence[Demonstration]:
     return [demonstration for demonstration, _ in zip(_demonstrations(corpus), range(count), strict=False)]
 
 
+def item_of(prompt: str) -> Item:
+    """The question that a prompt of this task asks."""
+    numbers, target = prompt.removeprefix("C").split("=")
+    a, b, c = map(int, numbers.split())
+    return Question((a, b, c), int(target)).item(prompt)
+
+
 TASK = Task(
     name="countdown",
     title="Countdown, 3 small numbers",
@@ -120,6 +127,7 @@ TASK = Task(
     judge=judge,
     demonstrations=demonstrations,
     corpora=("clean",),
+    item_of=item_of,
     notes=(
         "Held out by sorted numbers and target, so no test question is a training question with its numbers moved; "
         "the same numbers do occur in training with other targets.",

@@ -108,6 +108,7 @@ TASK = Task(
     judge=judge,
     demonstrations=demonstrations,
     corpora=("clean", "lazy"),
+    item_of=lambda prompt: Item(prompt, prompt, {"puzzle": prompt.removeprefix("S")}),
     notes=(
         "The reward, the share of holes right, has a chance floor of exactly 0.25 under the same procedure.",
         "Corpus 'lazy' is a constructed bad habit: each hole of a demonstration is left blank with probability 0.5. "
