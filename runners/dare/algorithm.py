@@ -8,6 +8,7 @@ sees completions, rewards and log-probabilities; never a model, an optimiser, a 
 from __future__ import annotations
 
 import importlib.util
+import math
 import pkgutil
 import sys
 from dataclasses import dataclass, fields
@@ -125,6 +126,18 @@ def drift(log_ratio: Tensor) -> dict[str, float]:
     return {"log_ratio_abs": float(log_ratio.detach().abs().mean()) if log_ratio.numel() else 0.0}
 
 
+def clipped_sequences(
+    log_ratio: Tensor, advantage: Tensor, low: float, high: float, largest_ratio: float = math.inf
+) -> tuple[Tensor, dict[str, float]]:
+    """The clipped surrogate of one ratio per unit, and what is logged of the ratios.
+
+    `largest_ratio` is the dual clip: a larger one counts as this one where A < 0 and the clip sets no bound.
+    """
+    loss = clipped_surrogate(log_ratio.clamp(max=math.log(largest_ratio)), advantage, low, high)
+    below, above = clip_fraction(log_ratio.detach(), advantage, low, high)
+    return loss, {"clip_fraction_low": below, "clip_fraction_high": above} | drift(log_ratio)
+
+
 class AlgorithmError(ValueError):
     """The algorithm cannot be loaded. The message is one sentence for the person who wrote it."""
 
@@ -195,6 +208,7 @@ __all__ = [
     "AlgorithmError",
     "UnknownAlgorithmError",
     "algorithm_names",
+    "clipped_sequences",
     "completion_credit",
     "drift",
     "load_algorithm",

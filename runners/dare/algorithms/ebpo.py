@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from dare.algorithm import GRPO, drift
+from dare.algorithm import GRPO, clipped_sequences
 from dare.forward_process import RowGenerators, stratified_counts, views_of
-from dare.objectives import clip_fraction, clipped_surrogate, k2, per_unit, views_per_unit
+from dare.objectives import k2, per_unit, views_per_unit
 from dare.types import Credit, LossTerms, NoisyViews, Rollout
 
 
@@ -58,10 +57,8 @@ class EBPO(GRPO):
         units = len(credit.advantage)
         share = views.coef / views_per_unit(views, units, logp.dtype)[views.unit, None]
         log_ratio = per_unit((logp - old) * share, views, units)
-        bounded = log_ratio.clamp(max=math.log(self.largest_ratio))
-        loss = clipped_surrogate(bounded, credit.advantage, self.clip_low, self.clip_high)
-        below, above = clip_fraction(log_ratio.detach(), credit.advantage, self.clip_low, self.clip_high)
-        metrics = {"clip_fraction_low": below, "clip_fraction_high": above} | drift(log_ratio)
+        clip = (self.clip_low, self.clip_high, self.largest_ratio)
+        loss, metrics = clipped_sequences(log_ratio, credit.advantage, *clip)
         if ref is not None and self.kl_coef:
             penalty = k2(per_unit((logp - ref) * share, views, units)) / credit.length
             metrics["kl"] = float(penalty.detach().mean())

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare.algorithm import GRPO, drift
+from dare.algorithm import GRPO, clipped_sequences
 from dare.forward_process import RowGenerators, hide_set_and_rest
-from dare.objectives import AdvantageKind, clip_fraction, clipped_surrogate, k2, per_unit
+from dare.objectives import AdvantageKind, k2, per_unit
 from dare.types import Credit, LossTerms, NoisyViews, Rollout
 
 
@@ -49,9 +49,7 @@ class ESPO(GRPO):
         assert old is not None
         units = len(credit.advantage)
         log_ratio = per_unit((logp - old) * views.coef, views, units) / credit.length
-        loss = clipped_surrogate(log_ratio, credit.advantage, self.clip_low, self.clip_high)
-        below, above = clip_fraction(log_ratio.detach(), credit.advantage, self.clip_low, self.clip_high)
-        metrics = {"clip_fraction_low": below, "clip_fraction_high": above} | drift(log_ratio)
+        loss, metrics = clipped_sequences(log_ratio, credit.advantage, self.clip_low, self.clip_high)
         if ref is not None and self.kl_coef:
             penalty = k2(per_unit((logp - ref) * views.coef, views, units)) / credit.length
             metrics["kl"] = float(penalty.detach().mean())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dare.algorithm import GRPO, drift
+from dare.algorithm import GRPO, clipped_sequences
 from dare.forward_process import RowGenerators, views_of
-from dare.objectives import AdvantageKind, clip_fraction, clipped_surrogate, k2, per_unit
+from dare.objectives import AdvantageKind, k2, per_unit
 from dare.types import Credit, LossTerms, NoisyViews, Rollout
 
 
@@ -50,10 +49,8 @@ class GDPO(GRPO):
         assert old is not None
         units = len(credit.advantage)
         log_ratio = per_unit((logp - old) * views.coef, views, units)
-        bounded = log_ratio.clamp(max=math.log(self.largest_ratio))
-        loss = clipped_surrogate(bounded, credit.advantage, self.clip_low, self.clip_high)
-        below, above = clip_fraction(log_ratio.detach(), credit.advantage, self.clip_low, self.clip_high)
-        metrics = {"clip_fraction_low": below, "clip_fraction_high": above} | drift(log_ratio)
+        clip = (self.clip_low, self.clip_high, self.largest_ratio)
+        loss, metrics = clipped_sequences(log_ratio, credit.advantage, *clip)
         if ref is not None and self.kl_coef:
             penalty = k2(per_unit((logp - ref) * views.coef, views, units))
             metrics["kl"] = float((penalty.detach() / credit.length).mean())
