@@ -1,8 +1,8 @@
 """The algorithm hook. An algorithm is one frozen dataclass: fields are hyperparameters, methods differ from GRPO's.
 
 Write one file with one subclass of `GRPO`, of a built-in method or of the bare `Algorithm`, override what is different,
-and run `dare check FILE`. An algorithm
-sees completions, rewards and log-probabilities; never a model, an optimiser, a rank or a family.
+and run `dare check FILE`. An algorithm sees completions, rewards and log-probabilities; never a model, an optimiser, a
+rank or a family.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from dare.objectives import (
     group_advantages,
     k3,
     per_token,
+    per_unit,
+    views_per_unit,
 )
 from dare.spec import AlgorithmSpec
 from dare.types import Credit, LossTerms, NoisyViews, Rollout, RolloutSpec
@@ -107,6 +109,45 @@ class GRPO(Algorithm):
     @property
     def requires(self) -> frozenset[str]:
         return self.needs | ({"ref"} if self.kl_coef else frozenset())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedPreference(Algorithm):
+    """-log sigmoid(beta m), m = (B - B_ref)(chosen) - (B - B_ref)(rejected), B the ELBO in nats, summed over tokens.
+
+    Public code divides B by the padded length of 512, which leaves the loss at log 2; nothing is divided here. Policy
+    and reference are scored on the same views, so before the first update the margin is 0 in every draw.
+    """
+
+    trains_on: ClassVar = "preferences"
+    needs: ClassVar[frozenset[str]] = frozenset({"ref"})
+
+    beta: float = 0.1
+    """Inverse temperature of the preference, per nat of the margin."""
+
+    def credit(self, rollout: Rollout, generator: torch.Generator) -> Credit:
+        """A unit is a side of a pair: chosen and rejected of the first pair, then of the second, by group id."""
+        order = torch.argsort(2 * rollout.group - (rollout.reward > 0).long())
+        chosen, rejected = rollout.reward[order].reshape(-1, 2).unbind(1)
+        if not bool(((chosen > 0) & (rejected < 0)).all()):
+            raise ValueError("a pair needs exactly one chosen row, with reward +1, and one rejected row, with -1")
+        return completion_credit(rollout, rollout.reward).units(order)
+
+    def loss(
+        self, logp: Tensor, old: Tensor | None, ref: Tensor | None, credit: Credit, views: NoisyViews
+    ) -> LossTerms:
+        assert ref is not None
+        units = len(credit.advantage)
+        gain = per_unit((logp - ref) * views.coef, views, units) / views_per_unit(views, units, logp.dtype)
+        margin = gain[0::2] - gain[1::2]  # in nats
+        loss = -torch.nn.functional.logsigmoid(self.beta * margin)
+        booked = torch.stack([loss, torch.zeros_like(loss)], dim=1).flatten()  # once per pair, on the chosen side
+        metrics = {
+            "margin": float(margin.detach().mean()),
+            "prefers_chosen": float((margin > 0).double().mean()),
+            "chosen_gain": float(gain.detach()[0::2].mean()),
+        }
+        return LossTerms(booked, (credit.advantage > 0).to(logp.dtype), metrics)
 
 
 def completion_credit(rollout: Rollout, advantage: Tensor) -> Credit:
@@ -206,6 +247,7 @@ __all__ = [
     "GRPO",
     "Algorithm",
     "AlgorithmError",
+    "PairedPreference",
     "UnknownAlgorithmError",
     "algorithm_names",
     "clipped_sequences",

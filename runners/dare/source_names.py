@@ -73,10 +73,10 @@ def module_tree(module: str) -> ast.Module | None:
 
 @cache
 def hooks() -> dict[str, tuple[str, ...]]:
-    """Methods of `Algorithm` and `GRPO` that an entry may override, with the parameters they must take."""
+    """Methods of the base classes that an entry may override, with the parameters they must take."""
     tree = module_tree("dare.algorithm")
     assert tree is not None
-    bases = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in ("Algorithm", "GRPO")]
+    bases = [node for node in tree.body if isinstance(node, ast.ClassDef)]  # those of errors have no methods
     return {
         node.name: tuple(argument.arg for argument in node.args.args[1:])
         for base in bases

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dare.algorithms.dpo import DPO
+from dare.algorithm import PairedPreference
 from dare.forward_process import RowGenerators, hide_counts
 from dare.types import Credit, NoisyViews, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
-class VRPO(DPO):
+class VRPO(PairedPreference):
     """An exact number of hidden tokens per view, stratified, and the same masks for policy and reference.
 
     The bias of a noisy margin inside the log-sigmoid falls with its variance. For a fixed budget the variance is
