@@ -491,6 +491,8 @@ def test_another_decoder_than_the_one_it_was_started_with_is_refused(
         ask(engine, settings(**DYNAMIC))
     with pytest.raises(UnsupportedRequestError, match="shows no canvas"):
         ask(engine, settings(), watch=lambda frame: None)
+    with pytest.raises(UnsupportedRequestError, match="lets no row go on"):
+        ask(engine, settings(), forks=object())
     with pytest.raises(UnsupportedRequestError, match="mask token that a prompt contains"):
         ask(engine, settings(), [[3, MASK]])
 

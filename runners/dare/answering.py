@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,6 +27,51 @@ Decoding = Annotated[
 Preset = Annotated[str | None, typer.Option(help="Published settings, for example fast_dllm; --set goes on top.")]
 Dtype = Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="Of the weights and every forward.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes a GPU where there is one.")]
+
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="What decodes instead of our own decoder: sglang (in this process), sglang@http://HOST:PORT or "
+        "lmdeploy:VERSION@http://HOST:PORT (servers that run already, with the same checkpoint). What it cannot do is "
+        "said before anything loads; see docs/engines.md.",
+        rich_help_panel="Inference engine",
+    ),
+]
+EngineArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-set",
+        help="Argument=value of an engine in this process, repeatable, for example tp_size=2.",
+        rich_help_panel="Inference engine",
+    ),
+]
+EngineKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="DARE_ENGINE_KEY",
+        help="What the engine's server asks for; better by DARE_ENGINE_KEY.",
+        rich_help_panel="Inference engine",
+    ),
+]
+Unseeded = Annotated[
+    bool,
+    typer.Option(
+        "--unseeded",
+        help="Accept that sampled answers do not repeat, from an engine whose requests carry no seed.",
+        rich_help_panel="Inference engine",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class AskedEngine:
+    """The options about an engine, as they were given."""
+
+    name: str | None
+    arguments: dict[str, Any]
+    key: str | None = field(repr=False)
+    unseeded: bool
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,13 +99,19 @@ def generate(
     seed: int = 0,
     batch: Annotated[int, typer.Option(help="Prompts decoded together: speed and memory, never the answers.")] = 16,
     json_: Annotated[bool, typer.Option("--json", help="Answers as JSON lines, with ids, step map and NFE.")] = False,
-    animate: Annotated[bool, typer.Option(help="Show the canvas of a single prompt on a terminal.")] = True,
+    animate: Annotated[
+        bool | None, typer.Option(help="Show the canvas of a single prompt on a terminal: unless an engine decodes.")
+    ] = None,
     delay: Annotated[float, typer.Option(help="Seconds between two pictures of the canvas.")] = 0.08,
     frames: Annotated[
         Path | None, typer.Option(help="Record the canvas of a single prompt: text, or an asciicast for FILE.cast.")
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "auto",
+    engine: EngineName = None,
+    engine_set: EngineArguments = None,
+    engine_key: EngineKey = None,
+    unseeded: Unseeded = False,
 ) -> None:
     """Answer prompts. With a single prompt on a terminal its canvas is shown while it is denoised.
 
@@ -77,15 +130,19 @@ def generate(
         prompts = prompts_of(file) if file is not None else given_prompts(prompt or [])
         if frames is not None and (len(prompts) > 1 or out is not None):
             refuse("--frames records the canvas of a single prompt, and goes without --out")
-        policy = _policy(backbone, weights, dtype, device, preset, settings)
-        config = policy.sampling
-        if out is not None:
-            _into_file(policy, prompts, config, seed, batch, out, json_)
-        elif len(prompts) == 1 and (frames is not None or (animate and not json_ and _can_animate())):
-            shown = delay if animate and _can_animate() else None
-            _animated(policy, prompts[0], config, seed, json_, weights, shown, frames)
-        else:
-            _printed(policy, prompts, config, seed, batch, json_)
+        if engine is not None and (frames is not None or animate):
+            option = "--frames" if frames is not None else "--animate"
+            refuse(f"{option} shows the canvas between its steps, and an engine returns it when it is finished")
+        asked = AskedEngine(engine, pairs(engine_set or [], "--engine-set"), engine_key, unseeded)
+        animated = engine is None and animate is not False and _can_animate()
+        with _policy(backbone, weights, dtype, device, preset, settings, asked, prompts) as policy:
+            config = policy.sampling
+            if out is not None:
+                _into_file(policy, prompts, config, seed, batch, out, json_)
+            elif len(prompts) == 1 and (frames is not None or (animated and not json_)):
+                _animated(policy, prompts[0], config, seed, json_, weights, delay if animated else None, frames)
+            else:
+                _printed(policy, prompts, config, seed, batch, json_)
     except RequestError as error:
         refuse(error)
     except KeyboardInterrupt:
@@ -93,14 +150,42 @@ def generate(
         raise typer.Exit(130) from None
 
 
+@contextmanager
 def _policy(
-    backbone: str, weights: Path | None, dtype: str, device: str, preset: str | None, settings: dict[str, Any]
-) -> Policy:
-    """The loaded policy with the settings that were asked for."""
-    from dare.policy import open_policy
+    backbone: str,
+    weights: Path | None,
+    dtype: str,
+    device: str,
+    preset: str | None,
+    settings: dict[str, Any],
+    asked: AskedEngine,
+    prompts: Sequence[Prompt] = (),
+) -> Iterator[Policy]:
+    """The policy with the settings that were asked for: loaded here, or decoded by an engine while it is used."""
+    from dare.generate import encode
+    from dare.policy import RequestError, decoded_by, open_policy
+    from dare.sampling.engines import ChoiceError
+    from dare.sampling.engines.choice import parse_choice
 
-    policy = open_policy(backbone, weights, dtype=dtype, device=device)
-    return (policy if preset is None else policy.with_preset(preset, settings)).with_settings(settings)
+    choice = None
+    if asked.name is not None:
+        try:
+            choice = parse_choice(asked.name)
+        except ChoiceError as error:
+            raise RequestError(str(error)) from error
+        if dtype != "float32" or device != "auto":
+            raise RequestError("--dtype and --device are our own decoder's: an engine is started with its own")
+    elif asked.arguments or asked.unseeded:
+        raise RequestError("--engine-set and --unseeded say something of an engine: name it by --engine")
+    policy = open_policy(backbone, weights, dtype=dtype, device=device, with_weights=choice is None)
+    policy = (policy if preset is None else policy.with_preset(preset, settings)).with_settings(settings)
+    if choice is None:
+        yield policy
+        return
+    encode(policy, prompts, policy.sampling)  # a prompt that does not fit is named before an engine loads for minutes
+    seeded, arguments = not asked.unseeded, asked.arguments
+    with decoded_by(choice, policy, seeded=seeded, arguments=arguments, api_key=asked.key) as decoded:
+        yield decoded
 
 
 def _can_animate() -> bool:
@@ -165,15 +250,18 @@ def _into_file(
     with AnswersFile(out, decoding_name(policy, config, seed)) as file:
         missing = file.missing(prompts)
         encoded = encode(policy, missing, config)
-        tokens = forwards = 0
+        tokens = 0
+        forwards: int | None = 0
         started = time.monotonic()
         with Counting(len(prompts), len(prompts) - len(missing)) as counting:
             for made, _ in answers(policy, missing, encoded, config, seed, batch, details):
                 file.add(made)
                 tokens += sum(answer.tokens for answer in made)
-                forwards += sum(answer.nfe for answer in made)
-                rate = tokens / max(time.monotonic() - started, 1e-9)
-                counting.advance(len(made), f"{rate:,.0f} tokens/s · {tokens / max(forwards, 1):.2f} tokens/forward")
+                for answer in made:
+                    forwards = None if forwards is None or answer.nfe is None else forwards + answer.nfe
+                words = f"{tokens / max(time.monotonic() - started, 1e-9):,.0f} tokens/s"
+                words += "" if forwards is None else f" · {tokens / max(forwards, 1):.2f} tokens/forward"
+                counting.advance(len(made), words)
     before = "" if len(missing) == len(prompts) else f", {len(prompts) - len(missing)} of them from before"
     say(f"{out}: {len(prompts)} {'answer' if len(prompts) == 1 else 'answers'}{before}.")
 
@@ -195,6 +283,10 @@ def serve(
     queue: Annotated[int, typer.Option(help="Rows that may wait; more are refused with status 429.")] = 256,
     dtype: Dtype = "float32",
     device: Device = "auto",
+    engine: EngineName = None,
+    engine_set: EngineArguments = None,
+    engine_key: EngineKey = None,
+    unseeded: Unseeded = False,
 ) -> None:
     """Serve one policy in the shapes of OpenAI's API: chat, completions, streaming; and likelihoods of choices.
 
@@ -205,9 +297,12 @@ def serve(
 
     at_least(1, batch=batch, queue=queue)
     settings = pairs(set_ or [])
+    asked = AskedEngine(engine, pairs(engine_set or [], "--engine-set"), engine_key, unseeded)
     try:
-        with listen(host, port, allow_remote, api_key) as listening:
-            policy = _policy(backbone, weights, dtype, device, preset, settings)
+        with (
+            listen(host, port, allow_remote, api_key) as listening,
+            _policy(backbone, weights, dtype, device, preset, settings, asked) as policy,
+        ):
             run_server(policy, listening, Limits(batch=batch, queue=queue), api_key, lambda line: typer.echo(line))
     except RequestError as error:
         refuse(error)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dare.spec import SamplingConfig
-from dare.types import NoisyViews, Records, Samples, Watch
+from dare.types import Forks, NoisyViews, Records, Samples, Watch
 
 
 class Tokenizer(Protocol):
@@ -57,6 +57,12 @@ class Backbone(Protocol):
         The mask token has probability zero, as in decoding. `model` is `self.model` or a reference copy of it.
         """
 
+    def distributions(self, model: nn.Module, views: NoisyViews, temperature: float = 1.0) -> Float[Tensor, "P V"]:
+        """Log-probabilities of every token at the P scored positions, in row-major order, with gradient.
+
+        All of them are in memory at once, for the methods that need more than a target's; minus infinity for the mask.
+        """
+
     def forwards(self, views: NoisyViews) -> Float[Tensor, " n"]:
         """Cost of each view in forwards of its whole generation window.
 
@@ -71,10 +77,11 @@ class Backbone(Protocol):
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
         watch: Watch | None = None,
+        forks: Forks | None = None,
     ) -> Samples:
         """Decode one completion per prompt, each with its own generator: a row does not depend on its batch.
 
-        `watch` is called after every denoising step.
+        `watch` is called after every denoising step. With `forks` some rows take over where others stand.
         """
 
     def save(self, directory: Path, dtype: torch.dtype | None = None) -> None:
@@ -109,6 +116,9 @@ class ModelFamily(Protocol):
 
     def load(self, directory: Path, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Backbone:
         """Load a checkpoint strictly: a missing or unexpected key is an error that names it."""
+
+    def outline(self, directory: Path) -> Backbone:
+        """Tokenizer, ids and configuration of a checkpoint without its weights; what needs them is refused."""
 
     def tiny(self, vocabulary: Sequence[str], generator: torch.Generator, architecture: str | None = None) -> Backbone:
         """A fresh tiny backbone of the real classes, randomly initialised from `generator`."""

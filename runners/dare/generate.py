@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dare.policy import Policy, RequestError, first_problem, one_line
+from dare.policy import Policy, RequestError, first_problem, one_line, recorded, recorded_steps
+from dare.sampling.engines import EngineError
 from dare.seeds import generator_for
 from dare.spec import Frozen, SamplingConfig
 from dare.types import Samples, Watch
@@ -48,16 +49,16 @@ class Answer(Frozen):
     answer: str
     tokens: int
     """Of the answer, with its end of sequence."""
-    nfe: int
-    """Forwards spent on it."""
+    nfe: int | None = None
+    """Forwards spent on it, where what decodes reports them."""
     truncated: bool
     """The window ended before the answer did."""
     ids: tuple[int, ...] | None = None
-    """The whole window, also behind the end of the answer."""
+    """The whole window, also behind the end of the answer, where an engine may leave padding."""
     step_map: tuple[int, ...] | None = None
-    """1-based step at which each of `ids` was decided; 0 for never."""
+    """1-based step at which each of `ids` was decided, where what decodes reports it; 0 for never."""
     decoding: str | None = None
-    """Names weights, settings and seed: answers of one file were all decoded alike."""
+    """Names engine, weights, settings and seed: answers of one file were all decoded alike."""
 
     def line(self, ascii_only: bool = False) -> str:
         """As JSON, without what was not asked for. A terminal needs `ascii_only`: nothing in it can be obeyed."""
@@ -157,8 +158,8 @@ def answers(
         chosen = prompts[start : start + batch]
         generators = [generator_for(seed, "generate", prompt.id) for prompt in chosen]
         try:
-            samples = policy.backbone.sample(encoded[start : start + batch], config, generators, watch=watch)
-        except ValueError as error:
+            samples = policy.sample(encoded[start : start + batch], config, generators, watch=watch)
+        except (ValueError, EngineError) as error:
             raise RequestError(one_line(error)) from error
         yield (
             [
@@ -167,10 +168,10 @@ def answers(
                     prompt=prompt.asked,
                     answer=tokenizer.decode(samples.ids[row][samples.completion[row]].tolist()),
                     tokens=int(samples.completion[row].sum()),
-                    nfe=int(samples.nfe[row]),
+                    nfe=recorded(int(samples.nfe[row])),
                     truncated=bool(samples.truncated[row]),
                     ids=tuple(samples.ids[row][samples.window[row]].tolist()) if details else None,
-                    step_map=tuple(samples.step_map[row][samples.window[row]].tolist()) if details else None,
+                    step_map=recorded_steps(samples.step_map[row][samples.window[row]].tolist()) if details else None,
                 )
                 for row, prompt in enumerate(chosen)
             ],
@@ -179,9 +180,10 @@ def answers(
 
 
 def decoding_name(policy: Policy, config: SamplingConfig, seed: int) -> str:
-    """Equal for equal weights, settings and seed."""
+    """Equal for equal weights, settings and seed; an engine is named, with its version, before their hash."""
     said = json.dumps([policy.weights, config.model_dump(mode="json"), seed], sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(said.encode()).hexdigest()[:16]
+    return digest if policy.engine is None else f"{policy.engine.name} {digest}"
 
 
 class AnswersFile:
@@ -241,8 +243,8 @@ class AnswersFile:
                 raise RequestError(f"{self._path} line {number} is no answer: {said}; choose another --out") from error
             if answer.decoding != self._decoding:
                 raise RequestError(
-                    f"{self._path} line {number} was decoded with another backbone, settings or seed; "
-                    "choose another --out or repeat the settings"
+                    f"{self._path} line {number} was decoded by another engine, or with another backbone, settings or "
+                    "seed; choose another --out or repeat the settings"
                 )
             known[answer.id] = answer
         return known

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,9 +23,15 @@ from dare.backbone_files import default_sampling
 from dare.catalog import BackboneRecord, UnknownBackboneError, backbone_directory, backbones
 from dare.family import Backbone, Tokenizer, family_of, load_family
 from dare.problems import nearest
+from dare.sampling.engines import EngineError, UnsupportedRequestError
+from dare.sampling.engines.capabilities import ServedModel
+from dare.sampling.engines.choice import EngineChoice, Start, start
+from dare.sampling.engines.probe import probe
+from dare.sampling.engines.sampler import EngineSampler
 from dare.sampling.presets import PRESETS
 from dare.spec import SamplingConfig
 from dare.tokenizer import Message
+from dare.types import UNRECORDED, Records, Samples, Watch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CONTEXT_KEYS = ("max_sequence_length", "max_position_embeddings")
@@ -31,6 +39,8 @@ IMPLIED = {"threshold": "dynamic", "factor": "factor", "entropy_bound": "entropy
 """The selector that a parameter stands for; `dynamic` is the use of a threshold that goes with any number of steps."""
 SHOWN = 80
 """Characters of a wrong value in a message."""
+PROBED = 64
+"""Tokens of the window in which an engine is probed, or a block where that is longer."""
 
 
 class RequestError(ValueError):
@@ -39,7 +49,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """A loaded checkpoint and how it decodes when nobody says otherwise: greedy, one token per forward."""
+    """A checkpoint and how it decodes when nobody says otherwise: greedy, one token per forward."""
 
     name: str
     backbone: Backbone
@@ -49,6 +59,34 @@ class Policy:
     """Positions that the model was made for; None where its configuration does not say."""
     weights: str
     """What tells these weights from others: a hash, or the folder they came from."""
+    source: Path | None = None
+    """The folder of the checkpoint; None where it was made in this process."""
+    engine: EngineSampler | None = None
+    """What decodes instead of the backbone, which then has no weights here."""
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        config: SamplingConfig,
+        generators: Sequence[torch.Generator],
+        record: frozenset[Records] = frozenset(),
+        watch: Watch | None = None,
+    ) -> Samples:
+        """As `Backbone.sample`, by the engine where there is one; RequestError for what it cannot honour."""
+        if self.engine is None:
+            return self.backbone.sample(prompts, config, generators, record, watch)
+        try:
+            return self.engine.sample(prompts, config, generators, record, watch)
+        except UnsupportedRequestError as error:
+            raise RequestError(one_line(error)) from error
+
+    def check_decodes(self, config: SamplingConfig) -> None:
+        """The engine, where there is one, can decode so; our own decoder says it itself when it is asked."""
+        if self.engine is not None:
+            try:
+                self.engine.check(config)
+            except UnsupportedRequestError as error:
+                raise RequestError(one_line(error)) from error
 
     def configure(self, given: Mapping[str, Any]) -> SamplingConfig:
         """The settings with some replaced.
@@ -124,11 +162,24 @@ class Policy:
         stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
         if stranger is not None:
             raise RequestError(f"token id {stranger} is not among the {vocabulary} of {self.name}")
+        if self.engine is not None and (not prompt or self.backbone.mask_id in prompt):
+            wrong = f"holds the mask token {self.backbone.mask_id}, which it may fill" if prompt else "is empty"
+            raise RequestError(f"{self.engine.name} cannot continue a prompt that {wrong}")
         if self.context is not None and len(prompt) + gen_length > self.context:
             raise RequestError(
                 f"the prompt has {len(prompt)} tokens and gen_length is {gen_length}, together more than the "
                 f"{self.context} positions of {self.name}"
             )
+
+
+def recorded(number: int) -> int | None:
+    """A number as people may see it: None where it is not reported."""
+    return None if number == UNRECORDED else number
+
+
+def recorded_steps(step_map: Sequence[int]) -> tuple[int, ...] | None:
+    """The same for the steps of one row, which are reported for all of its tokens or for none."""
+    return None if UNRECORDED in step_map else tuple(step_map)
 
 
 def first_problem(errors: Sequence[Mapping[str, Any]]) -> str:
@@ -145,9 +196,18 @@ def first_problem(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def open_policy(
-    name: str, weights: Path | None = None, *, dtype: str = "float32", device: str = "auto", attention: str = "auto"
+    name: str,
+    weights: Path | None = None,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    attention: str = "auto",
+    with_weights: bool = True,
 ) -> Policy:
-    """Load a backbone of the catalog, or a checkpoint folder, with its own weights or those of another folder."""
+    """Load a backbone of the catalog, or a checkpoint folder, with its own weights or those of another folder.
+
+    Without weights no weight file is opened: for a policy that is `decoded_by` an engine.
+    """
     record = backbones().get(name)
     try:
         directory = backbone_directory(name) if record is not None else Path(name)
@@ -162,14 +222,17 @@ def open_policy(
     if weights is not None and not weights.is_dir():
         raise RequestError(f"there is no folder of weights {weights}")
     source = weights or directory
-    where = _device(device)
+    where = _device(device) if with_weights else torch.device("meta")
     family = record.family if record is not None else _family_of(directory)
     try:
         loader = load_family(family)
-        if attention == "auto":
-            attention = default_attention(where.type, usable(), loader.kind, DTYPES[dtype])
-        backbone = loader.load(source, DTYPES[dtype], attention)
-        backbone.model.to(where)
+        if with_weights:
+            if attention == "auto":
+                attention = default_attention(where.type, usable(), loader.kind, DTYPES[dtype])
+            backbone = loader.load(source, DTYPES[dtype], attention)
+            backbone.model.to(where)
+        else:
+            backbone = loader.outline(source)
     except (ValueError, KeyError, OSError, SafetensorError, RuntimeError) as error:
         raise RequestError(f"{source} cannot be loaded: {one_line(error)}") from error
     context = next((int(v) for key in CONTEXT_KEYS if (v := getattr(backbone.model.config, key, None))), None)
@@ -180,7 +243,68 @@ def open_policy(
         sampling=_greedy(default_sampling(backbone.model.config, loader) if record is None else record.sampling),
         context=context,
         weights=record.weights_sha256 if record is not None and weights is None else str(source.resolve()),
+        source=source,
     )
+
+
+@contextmanager
+def decoded_by(
+    choice: EngineChoice,
+    policy: Policy,
+    *,
+    seeded: bool = True,
+    arguments: Mapping[str, Any] | None = None,
+    api_key: str | None = None,
+) -> Iterator[Policy]:
+    """The policy with an engine that is started for its settings, probed, and closed at the end.
+
+    RequestError for whatever is in the way; first what the engine cannot do, before it is imported or connected to.
+    """
+    assert policy.source is not None
+    with TemporaryDirectory(prefix="dare-engine-") as scratch:
+        asked = Start(
+            checkpoint=policy.source,
+            model=served_model(policy.backbone),
+            config=policy.sampling,
+            workdir=Path(scratch),
+            seeded=seeded,
+            arguments=arguments,
+            api_key=api_key,
+        )
+        try:
+            engine = start(choice, asked)
+        except EngineError as error:
+            raise RequestError(one_line(error)) from error
+        try:
+            _probe(engine, policy)
+            yield replace(policy, engine=engine)
+        finally:
+            engine.close()
+
+
+def served_model(backbone: Backbone) -> ServedModel:
+    """What an engine must agree with us about, from the checkpoint's configuration and tokenizer."""
+    config: Any = backbone.model.config
+    return ServedModel(
+        architecture=(config.architectures or [type(backbone.model).__name__])[0],
+        eos_ids=backbone.eos_ids,
+        pad_id=backbone.pad_id,
+        mask_id=backbone.mask_id,
+        block_size=backbone.block_size,
+    )
+
+
+def _probe(engine: EngineSampler, policy: Policy) -> None:
+    """An empty question leaves the model a choice whatever it was trained on.
+
+    There are no canaries: an answer that must occur would have to come from weights that are not here.
+    """
+    config = policy.sampling
+    length = min(config.gen_length, max(config.block_length, PROBED))
+    try:
+        probe(engine, config.model_copy(update={"gen_length": length}), policy.prompt(""), ())
+    except EngineError as error:
+        raise RequestError(one_line(error)) from error
 
 
 def _device(name: str) -> torch.device:

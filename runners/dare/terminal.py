@@ -35,17 +35,17 @@ def at_least(smallest: int, **values: float | None) -> None:
             refuse(f"--{name.replace('_', '-')} is {value}; it must be at least {smallest}")
 
 
-def pairs(texts: Sequence[str]) -> dict[str, Any]:
-    """`name=value` texts of --set; values are read as YAML scalars."""
+def pairs(texts: Sequence[str], option: str = "--set") -> dict[str, Any]:
+    """`name=value` texts of an option; values are read as YAML scalars."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            refuse(f"--set {text!r} is not of the form name=value")
+            refuse(f"{option} {text!r} is not of the form name=value")
         try:
             found[name] = yaml.safe_load(value)
         except yaml.YAMLError:
-            refuse(f"--set {text!r}: the value cannot be read; put a text with signs in quotes")
+            refuse(f"{option} {text!r}: the value cannot be read; put a text with signs in quotes")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,11 +17,15 @@ from dare.linear_logp import linear_logp
 from dare.spec import SamplingConfig
 from dare.types import Records
 
-RECORDS: frozenset[Records] = frozenset({"step_map", "x0", "confidence"})
+RECORDS: frozenset[Records] = frozenset({"step_map", "x0", "confidence", "tree"})
 
 
 class UnsupportedRecordError(ValueError):
     """The sampler cannot tell what was asked for."""
+
+
+class NoWeightsError(RuntimeError):
+    """The checkpoint was opened without its weights, and something was to be computed with them."""
 
 
 @dataclass
@@ -63,6 +67,15 @@ class TransformerBackbone:
             excluded=self.mask_id,
         )
 
+    def _head_distribution(self, model: nn.Module, hidden: Float[Tensor, "N d"], temperature: float) -> Tensor:
+        """Whole distributions at the given states (N, V), in float32 or better: all of them at once."""
+        head: nn.Linear | nn.Embedding = model.get_output_embeddings()  # type: ignore[operator]
+        logits = torch.nn.functional.linear(hidden, head.weight)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) * (self.model.logit_scale / temperature)
+        mask = torch.tensor([self.mask_id], device=logits.device)
+        logp: Tensor = logits.index_fill(-1, mask, -torch.inf).log_softmax(-1)
+        return logp
+
     def _check_request(
         self,
         record: frozenset[Records],
@@ -70,13 +83,23 @@ class TransformerBackbone:
         config: SamplingConfig,
         generators: Sequence[Any],
     ) -> None:
+        if self.model.device.type == "meta":
+            refuse_forward(self.model)
         SamplingConfig.model_validate(config.model_dump())  # a copy with changes has not been checked
-        if record - RECORDS:
+        known = RECORDS - {"tree"}  # which spans rows: `dare.sampling.tree` asks for its forks
+        if record - known:
             raise UnsupportedRecordError(
-                f"cannot record {', '.join(sorted(record - RECORDS))}; known: {', '.join(sorted(RECORDS))}"
+                f"cannot record {', '.join(sorted(record - known))}; known: {', '.join(sorted(known))}"
             )
         if len(prompts) != len(generators):
             raise ValueError(f"{len(prompts)} prompts but {len(generators)} generators: each row needs its own")
+
+
+def refuse_forward(model: nn.Module, *_: object) -> NoReturn:
+    """A hook before the forward of a model on the meta device."""
+    raise NoWeightsError(
+        f"this {type(model).__name__} was opened without its weights, for an engine that has them, and computes nothing"
+    )
 
 
 def spread(logp: Float[Tensor, " N"], score: Bool[Tensor, "n S"]) -> Float[Tensor, "n S"]:

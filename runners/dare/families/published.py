@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 
 from dare.attention import attention_named
+from dare.families.backbone import refuse_forward
 from dare.families.block import BlockBackbone
-from dare.families.checkpoint_files import load_model, read_config
+from dare.families.checkpoint_files import load_model, meta_model, read_config
 from dare.families.layers import fresh_model
 from dare.families.masked import MaskedBackbone
 from dare.families.published_config import PublishedConfig, UnsupportedValueError
@@ -60,6 +61,13 @@ class PublishedFamily:
         model = load_model(self.model_class(read_config(directory)), directory, dtype)
         tokenizer = load_tokenizer(directory, self.special, self.chat_template, model.config)
         return self.backbone(model, tokenizer, attention)
+
+    def outline(self, directory: Path) -> MaskedBackbone | BlockBackbone:
+        """All of a checkpoint but its weights: no weight file is opened, and every forward is refused."""
+        values = read_config(directory)
+        model = meta_model(self.model_class(values), values)
+        model.register_forward_pre_hook(refuse_forward)
+        return self.backbone(model, load_tokenizer(directory, self.special, self.chat_template, model.config))
 
     def tiny(
         self, vocabulary: Sequence[str], generator: torch.Generator, architecture: str | None = None

@@ -32,7 +32,15 @@ from dare.seeds import generator_for
 from dare.server.guard import GONE, Guard, error_response
 from dare.server.metrics import Metrics
 from dare.server.queue import FailedError, QueueFullError, StoppingError, Waiting, Work
-from dare.server.requests import Chat, Completion, LikelihoodRequest, UnknownModelError, check_model, check_neutral
+from dare.server.requests import (
+    Chat,
+    Completion,
+    LikelihoodRequest,
+    UnknownModelError,
+    check_model,
+    check_neutral,
+    check_repeats,
+)
 from dare.server.rows import Answered, DecodedRow, ScoredPairs
 from dare.server.shapes import ChatShape, Shape, TextShape
 
@@ -56,9 +64,14 @@ class Limits:
     """For requests that are there when the server is told to stop."""
 
 
+class NoLikelihoodError(RuntimeError):
+    """What decodes computes no likelihood, and the weights are not in this process."""
+
+
 STATUS: dict[type[Exception], tuple[int, str, str | None]] = {
     UnknownModelError: (404, "invalid_request_error", "model_not_found"),
     RequestError: (400, "invalid_request_error", None),
+    NoLikelihoodError: (501, "invalid_request_error", "no_likelihood"),
     QueueFullError: (429, "rate_limit_error", "queue_full"),
     StoppingError: (503, "server_error", "stopping"),
     FailedError: (500, "server_error", None),
@@ -96,7 +109,8 @@ class Service:
         """The one model, with its decoding when nobody says otherwise."""
         policy = self._policy
         model = {"id": policy.name, "object": "model", "created": self._born, "owned_by": "dare"}
-        more = {"context": policy.context, "sampling": policy.sampling.model_dump(mode="json")}
+        more: dict[str, Any] = {"context": policy.context, "sampling": policy.sampling.model_dump(mode="json")}
+        more |= {} if policy.engine is None else {"engine": policy.engine.name}
         return JSONResponse({"object": "list", "data": [{**model, "extra": more}]})
 
     async def health(self) -> JSONResponse:
@@ -120,6 +134,10 @@ class Service:
 
     async def likelihood(self, body: LikelihoodRequest, request: Request) -> Response:
         """A lower bound of the log-likelihood of each continuation; see `likelihood`."""
+        if self._policy.engine is not None:
+            raise NoLikelihoodError(
+                f"{self._policy.engine.name} decodes here and computes no likelihood: ask a server without --engine"
+            )
         check_neutral(body)
         check_model(body, self._policy)
         if len(body.choices) > self._limits.rows:
@@ -158,6 +176,8 @@ class Service:
         check_model(body, self._policy)
         stops, returned = body.stops, body.returned
         config, limit = body.decoding(self._policy)
+        self._policy.check_decodes(config)
+        check_repeats(body, config, self._policy)
 
         def read() -> list[list[int]]:
             prompts = body.prompts(self._policy)

@@ -17,6 +17,8 @@ class Metrics:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._within: Counter[float] = Counter()
         self._totals: defaultdict[str, float] = defaultdict(float)
+        self._unreported: set[str] = set()
+        """Counters of which a part is not known: a total of the rest would be wrong, so they are left out."""
 
     def request(self, endpoint: str, status: int, seconds: float) -> None:
         """A request has been answered, or given up by its client (status 499)."""
@@ -31,12 +33,14 @@ class Metrics:
             self._totals["prompt_tokens"] += prompt
             self._totals["completion_tokens"] += completion
 
-    def batch(self, rows: int, forwards: int, seconds: float) -> None:
-        """The model has worked on some rows together."""
+    def batch(self, rows: int, forwards: int | None, seconds: float) -> None:
+        """The model has worked on some rows together; None where nobody knows how many forwards it took."""
         with self._lock:
             self._totals["batches"] += 1
             self._totals["batch_rows"] += rows
-            self._totals["forwards"] += forwards
+            if forwards is None:
+                self._unreported.add("forwards")
+            self._totals["forwards"] += forwards or 0
             self._totals["model_seconds"] += seconds
 
     def text(self, waiting: int, running: int) -> str:
@@ -56,7 +60,7 @@ class Metrics:
                 f"dare_request_seconds_sum {self._totals['request_seconds']:g}",
                 f"dare_request_seconds_count {total}",
             ]
-            for name, help_text in COUNTERS.items():
+            for name, help_text in ((name, said) for name, said in COUNTERS.items() if name not in self._unreported):
                 lines += _one(f"dare_{name}_total", "counter", help_text, self._totals[name])
         lines += _one("dare_queue_length", "gauge", "Rows that wait.", waiting)
         lines += _one("dare_rows_running", "gauge", "Rows that the model works on.", running)

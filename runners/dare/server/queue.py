@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from dare.policy import Policy, RequestError, one_line
+from dare.sampling.engines import EngineError
 from dare.server.metrics import Metrics
 from dare.server.rows import DecodedRow, ScoredPairs, decode, score
 
@@ -97,7 +98,7 @@ class Waiting:
     def _work(self) -> None:
         while (works := self._take()) is not None:
             began = monotonic()
-            forwards = 0
+            forwards: int | None = 0
             try:
                 first = works[0]
                 if isinstance(first, ScoredPairs):
@@ -131,6 +132,11 @@ class Waiting:
         told: Exception
         if isinstance(error, ValueError):  # settings or prompts that the sampler refuses: the same for the whole kind
             told = RequestError(one_line(error))
+        elif isinstance(error, EngineError):  # its sentence says where the engine is: for the log
+            log.error("a batch of %d failed: %s", len(works), one_line(error))
+            told = FailedError(
+                f"the engine failed on this request ({type(error).__name__}); the server's log says more"
+            )
         else:
             log.exception("a batch of %d failed", len(works))
             told = FailedError(f"the model failed on this request ({type(error).__name__}); the server's log says more")

@@ -240,5 +240,12 @@ def check_model(body: Body, policy: Policy) -> None:
         raise UnknownModelError(f"model {body.model!r} is not served here; this is {policy.name!r}")
 
 
+def check_repeats(body: Generation, config: SamplingConfig, policy: Policy) -> None:
+    """Refuse a seed that the engine takes no notice of: the same one would give other answers."""
+    engine = policy.engine
+    if body.seed is not None and config.temperature > 0 and engine is not None and not engine.serving.capability.seeded:
+        raise RequestError(f"seed is {body.seed}, and {engine.name} takes none: leave it out, or set temperature 0")
+
+
 class UnknownModelError(RequestError):
     """The request names another model."""

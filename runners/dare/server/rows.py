@@ -11,7 +11,7 @@ import torch
 
 from dare.family import Tokenizer
 from dare.likelihood import Likelihood, log_likelihoods
-from dare.policy import Policy
+from dare.policy import Policy, recorded, recorded_steps
 from dare.spec import SamplingConfig
 from dare.terminal_text import REPLACEMENT
 from dare.types import Frame, Samples
@@ -66,8 +66,9 @@ class Answered:
     text: str
     ids: tuple[int, ...]
     """Of the answer, its end of sequence included."""
-    step_map: tuple[int, ...]
-    nfe: int
+    step_map: tuple[int, ...] | None
+    nfe: int | None
+    """None, both, where what decodes does not report them."""
     reason: Reason
 
 
@@ -101,7 +102,8 @@ class DecodedRow:
         now = cut(policy.backbone.tokenizer, ids, policy.backbone.eos_ids, self.stops, self.limit)
         if now.reason is not None or over:
             kept = slice(0, now.tokens)
-            self._answered = Answered(now.text, tuple(ids[kept]), tuple(step_map[kept]), nfe, now.reason or "length")
+            steps = recorded_steps(step_map[kept])
+            self._answered = Answered(now.text, tuple(ids[kept]), steps, recorded(nfe), now.reason or "length")
         self._tell(now.text if self._answered is not None else certain(now.text, self.stops))
 
     def finish(self) -> None:
@@ -120,10 +122,11 @@ class DecodedRow:
             self._told = len(text)
 
 
-def decode(policy: Policy, rows: Sequence[DecodedRow]) -> int:
-    """Decode rows of one kind together and finish them; the forwards spent. Ends early when no row needs more.
+def decode(policy: Policy, rows: Sequence[DecodedRow]) -> int | None:
+    """Decode rows of one kind together and finish them; the forwards spent, or None where they are not reported.
 
-    A row that has what it needs is finished with the forwards it had cost by then, whatever its batch goes on doing.
+    Ends early when no row needs more: a row that has what it needs is finished with the forwards it had cost by then,
+    whatever its batch goes on doing. An engine cannot be watched, so that its rows all come at once.
     """
 
     def watch(frame: Frame) -> None:
@@ -143,15 +146,24 @@ def decode(policy: Policy, rows: Sequence[DecodedRow]) -> int:
             raise AbandonedError
 
     try:
-        samples = policy.backbone.sample(
-            [row.prompt for row in rows], rows[0].config, [row.generator for row in rows], watch=watch
+        samples = policy.sample(
+            [row.prompt for row in rows],
+            rows[0].config,
+            [row.generator for row in rows],
+            watch=watch if policy.engine is None else None,
         )
         _read_samples(policy, rows, samples)
     except AbandonedError:
         pass
     for row in rows:
         row.finish()
-    return sum(row.future.result().nfe for row in rows if row.future.done())
+    return total_forwards([row.future.result() for row in rows if row.future.done()])
+
+
+def total_forwards(answers: Sequence[Answered]) -> int | None:
+    """Forwards spent on all; None where they are not reported for each of them."""
+    spent = [answer.nfe for answer in answers]
+    return None if None in spent else sum(nfe for nfe in spent if nfe is not None)
 
 
 def _read_samples(policy: Policy, rows: Sequence[DecodedRow], samples: Samples) -> None:

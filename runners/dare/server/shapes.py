@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from dare.server.rows import Answered
+from dare.server.rows import Answered, total_forwards
 
 
 class Shape:
-    """The answer to one request. `nfe` in `usage` counts forwards of one row each, cache-writing ones included."""
+    """The answer to one request. `nfe` in `usage` counts forwards of one row each, cache-writing ones included.
+
+    Where they are not reported, `usage` has no `nfe`, and a choice that was to return it has null.
+    """
 
     prefix: ClassVar[str]
     object: ClassVar[str]
@@ -45,13 +48,13 @@ class Shape:
         return {**self._head, "object": self.chunk_object, "choices": [], "usage": self.usage(answers)}
 
     def usage(self, answers: Sequence[Answered]) -> dict[str, int]:
-        """Tokens, and forwards spent."""
-        completion = sum(len(answer.ids) for answer in answers)
+        """Tokens, and forwards spent where they are known."""
+        completion, forwards = sum(len(answer.ids) for answer in answers), total_forwards(answers)
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion,
             "total_tokens": self.prompt_tokens + completion,
-            "nfe": sum(answer.nfe for answer in answers),
+            **({} if forwards is None else {"nfe": forwards}),
         }
 
     def message(self, text: str) -> dict[str, Any]:

@@ -2,12 +2,17 @@
 
 `capabilities` is what each engine can do, as data, checked before weights load; `sampler` is what all have in common;
 `sglang`, `lmdeploy` and `vllm` translate a `SamplingConfig` and speak to one engine each; `server` is JSON over HTTP;
-`probe` asks a running engine whether it does what it says. No engine is imported before it is asked for.
+`choice` reads what a person writes and starts it; `probe` asks a running engine whether it does what it says. No engine
+is imported before it is asked for.
 """
 
 
 class EngineError(RuntimeError):
     """Base of everything an inference engine can do to us."""
+
+
+class ChoiceError(EngineError):
+    """What was written names no engine that can be asked."""
 
 
 class UnsupportedRequestError(EngineError):

@@ -11,7 +11,7 @@ from dare.sampling.engines import UnsupportedRequestError
 from dare.spec import SamplingConfig
 from dare.types import Records
 
-OUR_DECODER = "use our own decoder, Backbone.sample"
+OUR_DECODER = "use our own decoder (Backbone.sample, or no --engine)"
 COMMON = frozenset(
     {"gen_length", "block_length", "steps_per_block", "temperature", "remasking", "selector", "threshold"}
 )
@@ -94,7 +94,8 @@ class Serving:
     """One engine in one version with one checkpoint. `seeded` says that sampled rows must repeat exactly."""
 
     capability: Capability
-    version: str
+    version: str | None
+    """None before an engine was asked for it."""
     model: ServedModel
     seeded: bool = True
 
@@ -105,14 +106,19 @@ class Serving:
         for reason, instead in (*self._misfits(config), *self._missing(config, record, logprobs)):
             raise self.refusal(reason, instead)
 
+    @property
+    def name(self) -> str:
+        """The engine and its version, for people and for files of answers."""
+        return self.capability.engine if self.version is None else f"{self.capability.engine} {self.version}"
+
     def refusal(self, reason: str, instead: str = OUR_DECODER) -> UnsupportedRequestError:
         """One sentence: which engine in which version, what it cannot do, and what to do instead."""
-        return UnsupportedRequestError(f"{self.capability.engine} {self.version} {reason}: {instead}")
+        return UnsupportedRequestError(f"{self.name} {reason}: {instead}")
 
     def _misfits(self, config: SamplingConfig) -> Iterator[tuple[str, str]]:
         known, model = self.capability.mask_ids, self.model
         since, until = self.capability.since, self.capability.until
-        if not _numbers(since) <= _numbers(self.version) <= _numbers(until):
+        if self.version is not None and not _numbers(since) <= _numbers(self.version) <= _numbers(until):
             yield f"is outside {since} to {until}, whose source was read", f"install one of those, or {OUR_DECODER}"
         if not known:
             if model.mask_id is not None:
@@ -136,7 +142,7 @@ class Serving:
             yield f"ranks positions by the distribution at temperature {heat}, not the model's own", OUR_DECODER
         if self.seeded and heat > 0 and not can.seeded:
             repeats = "takes no seed per row, so that sampled rows would not repeat"
-            yield repeats, f"accept that with seeded=False, or {OUR_DECODER}"
+            yield repeats, f"accept that with seeded=False (--unseeded), or {OUR_DECODER}"
         if unknown := sorted(record - can.records):
             yield f"does not report {', '.join(unknown)}", OUR_DECODER
         if logprobs and can.logprobs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import torch
 from dare.sampling.engines import EngineMissingError, EngineReplyError
 from dare.sampling.engines.capabilities import ServedModel, Serving
 from dare.spec import SamplingConfig
-from dare.types import UNRECORDED, Records, Samples, Watch
+from dare.types import UNRECORDED, Forks, Records, Samples, Watch
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,17 @@ class EngineSampler(ABC):
         self.serving, self.started_with = serving, plan(serving, config)
         self._plan = plan
 
+    @property
+    def name(self) -> str:
+        """The engine and its version."""
+        return self.serving.name
+
+    def check(self, config: SamplingConfig, record: frozenset[Records] = frozenset()) -> None:
+        """UnsupportedRequestError for settings that this engine cannot honour, or was not started with."""
+        wanted = self._plan(self.serving, config, record)
+        if wanted != self.started_with:
+            raise self.serving.refusal(f"was started with {self.started_with}, not {wanted}", "start it anew")
+
     def sample(
         self,
         prompts: Sequence[Sequence[int]],
@@ -57,13 +68,14 @@ class EngineSampler(ABC):
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
         watch: Watch | None = None,
+        forks: Forks | None = None,
     ) -> Samples:
         """As `Backbone.sample`, on the CPU. What the engine does not report is `UNRECORDED` in the result."""
-        wanted = self._plan(self.serving, config, record)
-        if wanted != self.started_with:
-            raise self.serving.refusal(f"was started with {self.started_with}, not {wanted}", "start it anew")
+        self.check(config, record)
         if watch is not None:
             raise self.serving.refusal("shows no canvas between its steps")
+        if forks is not None:
+            raise self.serving.refusal("lets no row go on from where another one stands")
         if len(prompts) != len(generators):
             raise ValueError(f"{len(prompts)} prompts but {len(generators)} generators: each row needs its own")
         if any(self.serving.model.mask_id in prompt for prompt in prompts):
@@ -126,6 +138,17 @@ def import_engine(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise EngineMissingError(f"cannot import {name} ({error}): install the extra, dare[{name}]") from error
+
+
+def check_arguments(serving: Serving, given: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """UnsupportedRequestError for an argument of an engine that follows from the checkpoint and the settings."""
+    for name in sorted(given.keys() & ours.keys()):
+        raise serving.refusal(f"is given {name} by the checkpoint and the decoding settings", "leave it out")
+
+
+def one_line(error: BaseException) -> str:
+    """What an engine's exception says, in one line of bearable length."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def _check_completion(found: Completion, gen_length: int, model: ServedModel) -> None:

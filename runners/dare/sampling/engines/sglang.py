@@ -13,7 +13,14 @@ from torch import Tensor
 
 from dare.sampling.engines import EngineDiedError, EngineError, EngineReplyError
 from dare.sampling.engines.capabilities import OUR_DECODER, TABLE, Capability, ServedModel, Serving
-from dare.sampling.engines.sampler import Completion, EngineSampler, Request, import_engine
+from dare.sampling.engines.sampler import (
+    Completion,
+    EngineSampler,
+    Request,
+    check_arguments,
+    import_engine,
+    one_line,
+)
 from dare.sampling.engines.server import EngineServer
 from dare.spec import SamplingConfig
 from dare.types import Records
@@ -89,7 +96,12 @@ class SglangEngine(EngineSampler):
         serving = Serving(capability, module.__version__, model, seeded)
         decoder = plan(serving, config, record)
         ours = {"model_path": str(checkpoint), "skip_tokenizer_init": True, **decoder.arguments(workdir)}
-        return cls(module.Engine(**server_args, **ours), serving, config)
+        check_arguments(serving, server_args, ours)
+        try:
+            engine = module.Engine(**server_args, **ours)
+        except Exception as error:  # whatever it raises has one name here
+            raise EngineDiedError(f"sglang did not start ({one_line(error)}): see its log") from error
+        return cls(engine, serving, config)
 
     def complete(self, request: Request) -> list[Completion]:
         """One call for all rows."""
@@ -134,21 +146,31 @@ class SglangServer(EngineSampler):
         timeout: float = 3600.0,
         api_key: str | None = None,
         capability: Capability = TABLE["sglang"],
+        seeded: bool = True,
     ) -> None:
         self._server = EngineServer("sglang", url, timeout, api_key)
         try:
-            started, served = self._server.get("/server_info"), self._server.get("/model_info")["architectures"]
-            serving = Serving(capability, str(started["version"]), model)
+            version, algorithm, served = self._told()
+            serving = Serving(capability, version, model, seeded)
             super().__init__(serving, plan, config)
-            if (served or [""])[0] != model.architecture:
+            if model.architecture not in served[:1]:
                 raise EngineReplyError(f"the server at {url} serves {served}, not {model.architecture}")
             decoder = plan(serving, config)
-            if started["dllm_algorithm"] != decoder.algorithm:
+            if algorithm != decoder.algorithm:
                 instead = f"start it with --dllm-algorithm {decoder.algorithm} and a file of {decoder.settings}"
-                raise serving.refusal(f"at {url} runs --dllm-algorithm {started['dllm_algorithm']}", instead)
+                raise serving.refusal(f"at {url} runs --dllm-algorithm {algorithm}", instead)
         except EngineError:
             self.close()
             raise
+
+    def _told(self) -> tuple[str, str | None, list[str]]:
+        """Its version, its diffusion algorithm and its model's architectures."""
+        started, serves = self._server.get("/server_info"), self._server.get("/model_info")
+        try:
+            return str(started["version"]), started["dllm_algorithm"], list(serves["architectures"] or [])
+        except (KeyError, TypeError) as error:
+            told = f"{str(started)[:100]} and {str(serves)[:100]}"
+            raise EngineReplyError(f"{self._server.url} does not answer as an SGLang server: {told}") from error
 
     def complete(self, request: Request) -> list[Completion]:
         """One request for all rows."""

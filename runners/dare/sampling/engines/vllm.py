@@ -9,7 +9,14 @@ import torch
 
 from dare.sampling.engines import EngineDiedError, EngineReplyError
 from dare.sampling.engines.capabilities import TABLE, ServedModel, Serving
-from dare.sampling.engines.sampler import Completion, EngineSampler, Request, import_engine
+from dare.sampling.engines.sampler import (
+    Completion,
+    EngineSampler,
+    Request,
+    check_arguments,
+    import_engine,
+    one_line,
+)
 from dare.spec import SamplingConfig
 from dare.types import Records
 
@@ -36,7 +43,13 @@ class VllmEngine(EngineSampler):
         module = import_engine("vllm")
         serving = Serving(TABLE["vllm"], module.__version__, model)
         plan(serving, config)
-        return cls(module, module.LLM(model=str(checkpoint), skip_tokenizer_init=True, **engine_args), serving, config)
+        ours = {"model": str(checkpoint), "skip_tokenizer_init": True}
+        check_arguments(serving, engine_args, ours)
+        try:
+            engine = module.LLM(**ours, **engine_args)
+        except Exception as error:  # whatever it raises has one name here
+            raise EngineDiedError(f"vllm did not start ({one_line(error)}): see its log") from error
+        return cls(module, engine, serving, config)
 
     def complete(self, request: Request) -> list[Completion]:
         """One call for all rows, each with a seed from its generator."""
