@@ -139,7 +139,8 @@ def step(case: Case, backbone: Backbone) -> None:
         if case.kl_coef:
             rows["ref"] = core.score_reference(**{name: value for name, value in rows.items() if name != "old"})["logp"]
         units = {f.name: getattr(credit, f.name) for f in fields(credit)}
-        core.update(rows, units | {"learning_rate": torch.full((len(credit.row),), 1e-3)})
+        each = torch.ones(len(credit.row))
+        core.update(rows, units | {"learning_rate": 1e-3 * each, "progress": 0 * each})
 
 
 def measure(case: Case) -> dict[str, int]:

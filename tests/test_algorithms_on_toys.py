@@ -20,7 +20,7 @@ from dare.gradients import backward
 from dare.objectives import k3
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec
-from dare.types import Credit, LossTerms, NoisyViews
+from dare.types import Credit, LossTerms, NoisyViews, Trace
 
 GOLDENS = Path(__file__).parent / "goldens" / "algorithms"
 LOSSES = json.loads((GOLDENS / "losses.json").read_text())
@@ -53,6 +53,13 @@ CASES: list[Case] = [
         "CJ-GRPO, steps {1},{0,2}",
         lambda a: credit_of([a, a], [1, 2], [0.5, 0.5]),
         [([0, 1, 2], [1], 1, 0), ([0, 2], [0, 2], 1, 1)],
+    ),
+    (
+        "just_grpo",
+        {},
+        "JustGRPO",
+        lambda a: credit_of([a], [3], [1 / 3]),
+        [([0, 1, 2], [0], 1, 0), ([1, 2], [1], 1, 0), ([2], [2], 1, 0)],
     ),
     (
         "ebpo",
@@ -796,3 +803,105 @@ def test_the_log_ratio_of_gdpo_may_be_any_number() -> None:
         loss = algorithm.loss(logp, torch.zeros(1, 3), None, credit_of([advantage], [3]), views).num.sum()
         assert bool(torch.isfinite(torch.autograd.grad(loss, logp)[0]).all())
         assert math.isfinite(float(loss.detach()))
+
+
+# --------------------------------------------------------------------------------------------- UniGRPO, TraceRL
+
+
+def token_losses(views: NoisyViews, sign: float, penalty: float, towards: str) -> tuple[Table, list[Tensor]]:
+    """PPO clip of 0.2 in its min form, and k3 towards a policy, of every scored token of T1-new, view by view."""
+    policy = t1("new")
+    new = ToyBackbone(policy).logprobs(policy, views)[views.score]
+    old, other = (ToyBackbone(t1(w)).logprobs(t1(w), views).detach()[views.score] for w in ("old", towards))
+    rho = torch.exp(new - old)
+    clipped = torch.minimum(rho * sign, rho.clamp(0.8, 1.2) * sign)
+    return policy, list(penalty * (torch.exp(other - new) - 1 + new - other) - clipped)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_loss_of_tracerl_is_the_mean_over_a_completion_with_k3_towards_the_behaviour_policy(sign: int) -> None:
+    """In CJ-GRPO the one token of the first step weighs as much as the two of the second; here all weigh the same."""
+    views = views_for([([0, 1, 2], [1], 1, 0), ([0, 2], [0, 2], 1, 1)])
+    policy, tokens = token_losses(views, sign, 0.01, "old")
+    expected = torch.stack(tokens).mean()
+    (slope,) = torch.autograd.grad(expected, policy.logits)
+    credit = credit_of([sign, sign], [3, 3], [0.5, 0.5])
+    for micro_batch in (1, 100):
+        loss, gradient = loss_and_gradient(built_in("tracerl"), credit, views, t1("new"), t1("old"), micro_batch)
+        assert loss == pytest.approx(float(expected.detach()), abs=TOLERANCE)
+        torch.testing.assert_close(gradient, slope, rtol=0, atol=TOLERANCE)
+    assert built_in("tracerl").requires == {"old"}
+
+
+def test_every_completion_counts_once_in_tracerl_however_many_steps_and_tokens_it_has() -> None:
+    rollout = rollout_of([X, X], [1.0, 0.0])
+    rollout = replace(
+        rollout,
+        completion=torch.tensor([[True, True, True], [True, False, False]]),
+        trace=Trace(step_map=torch.tensor([[3, 1, 2], [1, 2, 0]])),
+    )
+    algorithm = built_in("tracerl", kl_coef=0.0)
+    credit = algorithm.credit(rollout, torch.Generator())
+    assert credit.row.tolist() == [0, 0, 0, 1]
+    views = algorithm.forward_process(rollout, credit, MASK, [torch.Generator()] * 4)
+    logp = ToyBackbone(t1()).logprobs(t1(), views).detach()
+    terms = algorithm.loss(logp, logp, None, credit, views)
+    assert float(terms.den.sum()) == pytest.approx(2)
+    per_row = torch.zeros(2, dtype=torch.float64).index_add(0, credit.row, terms.num)
+    advantage = [float(credit.advantage[0]), float(credit.advantage[3])]
+    assert per_row.tolist() == pytest.approx([-a for a in advantage], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("shrink", "replayed"),
+    [
+        (1, [([0, 1, 2], [1]), ([0, 2], [2]), ([0], [0])]),
+        (2, [([0, 1, 2], [1, 2]), ([0], [0])]),
+        (3, [([0, 1, 2], [0, 1, 2])]),
+        (9, [([0, 1, 2], [0, 1, 2])]),
+    ],
+)
+def test_merged_steps_are_replayed_in_the_state_before_the_first(
+    shrink: int, replayed: list[tuple[list[int], list[int]]]
+) -> None:
+    algorithm = built_in("tracerl", shrink=shrink)
+    rollout = rollout_of([X, X], [1.0, 0.0], step_map=[3, 1, 2])
+    credit = algorithm.credit(rollout, torch.Generator())
+    views = algorithm.forward_process(rollout, credit, MASK, [torch.Generator()] * len(credit.row))
+    expected = views_for([(hidden, scored, 1, row) for row in (0, 1) for hidden, scored in replayed])
+    for name in ("ids", "target", "score", "coef"):
+        assert torch.equal(getattr(views, name), getattr(expected, name))
+    if shrink == 1:
+        cj = built_in("cj_grpo")
+        units = cj.credit(rollout, torch.Generator())
+        assert torch.equal(cj.forward_process(rollout, units, MASK, []).ids, views.ids)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_loss_of_unigrpo_is_the_mean_over_hidden_tokens_with_k3_towards_the_reference(sign: int) -> None:
+    views = views_for([([0, 2], [0, 2], 1, 0), ([1], [1], 1, 1)])
+    policy, tokens = token_losses(views, sign, 0.01, "ref")
+    expected = torch.stack(tokens).mean()
+    (slope,) = torch.autograd.grad(expected, policy.logits)
+    credit = credit_of([sign, sign], [3, 3])
+    for micro_batch in (1, 100):
+        loss, gradient = loss_and_gradient(built_in("unigrpo"), credit, views, t1("new"), t1("old"), micro_batch)
+        assert loss == pytest.approx(float(expected.detach()), abs=TOLERANCE)
+        torch.testing.assert_close(gradient, slope, rtol=0, atol=TOLERANCE)
+
+
+def test_unigrpo_hides_every_number_of_tokens_equally_often_and_never_a_prompt() -> None:
+    """The integral of the binomial law over a uniform ratio is 1 / (L + 1) for each count, given which all sets are."""
+    n, prompt = 4000, 2
+    rollout = rollout_of([[0] * prompt + list(X)] * n, [1.0, 0.0] * (n // 2))
+    answer = (torch.arange(prompt + L) >= prompt).expand(n, -1)
+    rollout = replace(rollout, window=answer, completion=answer)
+    algorithm = built_in("unigrpo")
+    credit = algorithm.credit(rollout, torch.Generator())
+    views = algorithm.forward_process(rollout, credit, MASK, [generator_for(14, row) for row in range(n)])
+    assert not bool((views.ids == MASK)[:, :prompt].any())
+    assert torch.equal(views.ids == MASK, views.score)
+    assert torch.equal(views.coef, views.score.to(views.coef.dtype))
+    sets = torch.bincount((views.score[:, prompt:] * torch.tensor([1, 2, 4])).sum(1), minlength=8)
+    chance = torch.tensor([1 / 4 / math.comb(L, bin(s).count("1")) for s in range(8)])
+    assert float(((sets - n * chance) ** 2 / (n * chance)).sum()) < 24.4  # 99.9 % quantile, 7 degrees of freedom

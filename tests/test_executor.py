@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ SAMPLED = [name for name in algorithm_names() if load_algorithm(AlgorithmSpec(na
 
 def algorithm_named(name: str) -> Algorithm:
     few = {"mc_samples": 2}
-    settings = {"bgpo": few, "ebpo": {**few, "block_length": 4}, "vrpo": few}.get(name, {})
+    tree = {"root_children": 2, "children": 2}
+    settings = {"bgpo": few, "ebpo": {**few, "block_length": 4}, "vrpo": few, "d_tree_rpo": tree}.get(name, {})
     if name in ENTRIES:
         return load_algorithm(AlgorithmSpec(name=name, source="entry"), EXAMPLES / name / "algorithm.py")
     return load_algorithm(AlgorithmSpec(name=name, hyperparameters=settings))  # type: ignore[arg-type]
@@ -98,6 +100,34 @@ def test_the_update_does_not_depend_on_the_micro_batch(name: str, family: str) -
         run.step()
         ends.append(weights(run))
     torch.testing.assert_close(*ends, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", algorithm_names())
+def test_a_resumed_run_ends_where_an_undisturbed_one_does(name: str, family: str) -> None:
+    """4 steps = 2 + restored + 2, bit by bit, across the ends of epochs of five rows."""
+
+    def run(steps: int, after: Executor | None = None) -> Executor:
+        fresh = executor(family, algorithm_named(name), seed=3)
+        data = fresh.data
+        few = (
+            {"items": data.items[:5], "tasks": data.tasks[:5]}
+            if isinstance(data, PromptData)
+            else {"rows": data.rows[:5]}
+        )
+        fresh.data = replace(data, **few)  # type: ignore[arg-type]
+        if after is not None:
+            stored = BytesIO()
+            torch.save(after.core.state(), stored)
+            stored.seek(0)
+            fresh.core.restore(torch.load(stored))
+            fresh.used = replace(after.used)
+        for _ in range(steps):
+            fresh.step()
+        return fresh
+
+    assert torch.equal(weights(run(4)), weights(run(2, after=run(2))))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

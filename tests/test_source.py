@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -181,10 +182,32 @@ def test_message_8_a_hook_with_other_parameters() -> None:
     ]
 
 
-def test_message_9_a_family_that_cannot_record() -> None:
+def test_distributions_need_a_hook_that_reads_them_with_its_parameters() -> None:
+    needs = 'needs: ClassVar = frozenset({"old", "full"})\n'
+    assert [problem.partition(": ")[2] for problem in problems(body(needs))] == [
+        '`MyRule` needs "full" distributions and has no `aux_loss` to read them. Write one, or leave "full" out of '
+        "`needs`."
+    ]
+    wrong = body(needs + "def aux_loss(self, logp, credit, views):\n    return None")
+    assert [problem.partition(": ")[2] for problem in problems(wrong)] == [
+        "`aux_loss` takes (logp, credit, views); it must take (logp_full, credit, views, progress)."
+    ]
+    right = body(needs + "def aux_loss(self, logp_full, credit, views, progress):\n    return None")
+    assert problems(right) == []
+    source = read_source(right.encode(), "mine").algorithm
+    assert source is not None
+    assert source.overridden == ("aux_loss",)
+    inherited = "from dare.algorithms.d_tree_rpo import DTreeRPO\n" + CLASS.replace("(GRPO)", "(DTreeRPO)")
+    assert problems(HEAD + inherited + "    pass\n") == []
+
+
+def test_message_9_a_family_that_cannot_record(monkeypatch: pytest.MonkeyPatch) -> None:
     source = read_source(body('record: ClassVar = frozenset({"tree"})').encode(), "mine").algorithm
     backbone = next(record for record in catalog.backbones().values() if record.family == "sdar")
     assert source is not None
+    assert catalog.unsupported(source, backbone) is None
+    less = replace(catalog.families()["sdar"], records=frozenset({"step_map"}))
+    monkeypatch.setattr(catalog, "families", lambda: {"sdar": less})
     problem = catalog.unsupported(source, backbone)
     assert problem is not None
     assert problem.text == (

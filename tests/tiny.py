@@ -11,11 +11,14 @@ from dare.catalog import backbones
 from dare.corpus import alphabet
 from dare.family import Backbone, family_names, load_family
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, JobSpec, SamplingConfig, TrainSettings, TrainSpec
+from dare.spec import AlgorithmSpec, Budget, Hyperparameters, JobSpec, SamplingConfig, TrainSettings, TrainSpec
 
 FAMILIES = ("llada", "sdar")
 ARCHITECTURES = {architecture: name for name in family_names() for architecture in load_family(name).architectures}
 """Families by their architectures, each of which can be made tiny."""
+
+SMALL: dict[str, Hyperparameters] = {"bgpo": {"mc_samples": 2}, "d_tree_rpo": {"root_children": 2, "children": 2}}
+"""Settings of the methods that would take long, or more completions than a small batch has."""
 
 OFFLINE = {"sft": "corpus:sudoku/clean", "dpo": "preferences:sudoku", "vrpo": "preferences:sudoku"}
 """Data of the methods that train on none of their own samples."""
@@ -48,7 +51,7 @@ def train_job(family: str, algorithm: str = "d1", steps: int = 3, **settings: in
         seed=1,
         backbone=backbones()[name].ref,
         train=TrainSpec(
-            algorithm=AlgorithmSpec(name=algorithm, hyperparameters={"mc_samples": 2} if algorithm == "bgpo" else {}),
+            algorithm=AlgorithmSpec(name=algorithm, hyperparameters=SMALL.get(algorithm, {})),
             data=OFFLINE.get(algorithm, "prompts:sudoku"),
             settings=TrainSettings(
                 **{"learning_rate": 3e-4, "prompts_per_step": 2, "group_size": 4, "inner_epochs": 2, **settings}  # type: ignore[arg-type]

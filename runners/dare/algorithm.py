@@ -63,6 +63,15 @@ class Algorithm:
         """The objective as a pure function of log-probabilities [n, S]; nothing else carries gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no loss: write one, or derive from GRPO to keep its own")
 
+    def aux_loss(self, logp_full: Tensor, credit: Credit, views: NoisyViews, progress: float) -> LossTerms:
+        """With "full" in `needs`: a second objective on whole distributions [P, V] at the scored positions of `views`.
+
+        They come a micro-batch at a time; views of the same input are never cut apart. Terms are summed over the calls,
+        sum(num) / sum(den) is added to the loss, and no gradient flows into `den`. The mask token has minus infinity.
+        `progress` is the share of the budget that is spent, 0 to 1.
+        """
+        raise NotImplementedError(f"{type(self).__name__} asks for whole distributions but has no aux_loss")
+
     @property
     def requires(self) -> frozenset[str]:
         """`needs`, and what its hyperparameters add to them."""

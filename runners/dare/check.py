@@ -7,9 +7,12 @@ of acceptance, because a control that must not learn is an entry too.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,12 +30,15 @@ from dare.data import (
 )
 from dare.executor import AlgorithmFaultError, Executor, check_views, guarded
 from dare.family import Backbone
-from dare.gradients import NonFiniteLossError, backward
-from dare.seeds import generator_for
+from dare.gradients import Auxiliary, NonFiniteLossError, backward
+from dare.sampling.left_to_right import decoder_of
+from dare.sampling.tree import sample_trees, tree_of
+from dare.seeds import generator_for, seed_of
 from dare.spec import Budget, SamplingConfig, TrainSettings
 from dare.tasks import Demonstration, Item, Task, Verdict
 from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, Trace
 
+Made = TypeVar("Made")
 TOLERANCE = 1e-4
 PROMPTS = ("S0321003004002100", "S3102200002100320", "C1 2 3=6", "C4 5 6=26")
 ANSWERS = ("4321123434122143", "3142243142131324", "1+2+3", "4*5+6")
@@ -49,6 +55,32 @@ class Outcome:
     sentence: str
     of: int
 
+    @property
+    def hint(self) -> str:
+        """What to look at when the rule is broken; empty when it holds."""
+        return "" if self.passed else HINTS[self.name]
+
+
+HINTS = {
+    "rolls_out": "`rollout` says what to ask of the sampler; leave it out unless your method needs another decoder",
+    "credit_is_finite": "`credit` gives a Credit whose fields have an entry per unit: guard what you divide by, since "
+    "the rewards of a group may all be equal and a completion may be one token long",
+    "hides_what_it_scores": "`forward_process` sets `ids[v, s] = mask_id` wherever `score[v, s]`, keeps the true token "
+    "in `target[v, s]`, and scores positions of `rollout.completion` only",
+    "loss_is_finite": "`loss` gives LossTerms with one `num` and one `den` per unit of credit: clamp what goes into "
+    "`exp`, `log` and a division, and let no denominator be zero",
+    "gives_gradient": "the gradient comes through `logp`: do not detach it, and do not build the loss from `old` alone",
+    "same_seed_same_result": "draw from the generators that the hooks are given, keep nothing between calls, and "
+    "iterate over no set",
+    "leaves_global_randomness_alone": "pass `generator=` to every torch function that draws; Python's `random` is out",
+    "view_by_view_equals_direct": "the loss of a view may depend on the views of its own unit alone, and on no state",
+    "order_of_views_is_nothing": "find the views of a unit by `views.unit`, never by their place",
+    "padding_is_nothing": "sum over `views.score` and divide by a number of tokens, such as `credit.length`; never "
+    "take a mean over the row, and draw for tokens, never for the width of the row",
+    "trains_two_steps": "it broke only when updates followed one another: look for ratios and logarithms that grow",
+}
+"""By rule: where its author should look."""
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -60,15 +92,23 @@ class _Case:
     seed: int
 
     def credit(self) -> Credit:
-        return guarded("credit", self.algorithm.credit, self.rollout, generator_for(self.seed, "credit"))
+        credit = guarded("credit", self.algorithm.credit, self.rollout, generator_for(self.seed, "credit"))
+        return _must_be(Credit, "credit", credit)
 
     def views(self, rollout: Rollout, credit: Credit) -> NoisyViews:
         keys = zip(credit.row.tolist(), credit.part.tolist(), strict=True)
         generators = [generator_for(self.seed, "views", row, part) for row, part in keys]
         hook = self.algorithm.forward_process
         views = guarded("forward_process", hook, rollout, credit, self.backbone.mask_id, generators)
+        _must_be(NoisyViews, "forward_process", views)
         check_views(views, rollout, credit, self.backbone.mask_id)
         return views
+
+    @cached_property
+    def direct(self) -> tuple[float, Tensor, Tensor]:
+        """What `gradient` gives for all views at once: several rules compare with it."""
+        credit = self.credit()
+        return self.gradient(credit, self.views(self.rollout, credit))
 
     def gradient(self, credit: Credit, views: NoisyViews, micro_batch: int = 10_000) -> tuple[float, Tensor, Tensor]:
         """(loss, gradient of all parameters as one vector, gradient with respect to the log-probabilities)."""
@@ -80,11 +120,23 @@ class _Case:
         ref = scored if "ref" in needs else None
 
         def loss(logp: Tensor, _: Tensor) -> LossTerms:
-            return guarded("loss", self.algorithm.loss, logp, old, ref, credit, views)
+            terms = guarded("loss", self.algorithm.loss, logp, old, ref, credit, views)
+            return _per_unit(_must_be(LossTerms, "loss", terms), credit)
 
         model = self.backbone.model
         model.zero_grad(set_to_none=True)
-        done = backward(lambda part: self.backbone.logprobs(model, part), loss, views, scored, micro_batch)
+        auxiliary = Auxiliary(
+            lambda part: self.backbone.distributions(model, part),
+            lambda full, part: guarded("aux_loss", self.algorithm.aux_loss, full, credit, part, 0.5),
+        )
+        done = backward(
+            lambda part: self.backbone.logprobs(model, part),
+            loss,
+            views,
+            scored,
+            micro_batch,
+            auxiliary=auxiliary if "full" in needs else None,
+        )
         whole = torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in model.parameters()])
         model.zero_grad(set_to_none=True)
         terms = loss(at_logp, scored)
@@ -124,6 +176,20 @@ def contract(algorithm: Algorithm, backbone: Backbone, seed: int = 0) -> Iterato
         yield Outcome(name, problem is None, problem or "holds", len(rules))
 
 
+def _must_be(kind: type[Made], hook: str, value: Made) -> Made:
+    if not isinstance(value, kind):
+        raise AlgorithmFaultError(f"{hook} returned {type(value).__name__}; it must return {kind.__name__}")
+    return value
+
+
+def _per_unit(terms: LossTerms, credit: Credit) -> LossTerms:
+    for name in ("num", "den"):
+        shape = tuple(getattr(terms, name).shape)
+        if shape != (len(credit.row),):
+            raise AlgorithmFaultError(f"loss returned `{name}` of shape {shape} for {len(credit.row)} units of credit")
+    return terms
+
+
 def _credit_is_finite(case: _Case) -> str | None:
     credit = case.credit()
     for name in (f.name for f in fields(Credit)):
@@ -143,14 +209,15 @@ def _hides_what_it_scores(case: _Case) -> str | None:
 
 
 def _loss_is_finite(case: _Case) -> str | None:
-    credit = case.credit()
-    loss, _, _ = case.gradient(credit, case.views(case.rollout, credit))
-    return None if loss == loss else "the loss is NaN before any update"
+    loss, gradient, _ = case.direct
+    if not math.isfinite(loss):
+        return f"the loss is {loss} before any update"
+    return None if bool(torch.isfinite(gradient).all()) else "the gradient is not finite before any update"
 
 
 def _gives_gradient(case: _Case) -> str | None:
     credit = case.credit()
-    _, _, by_logp = case.gradient(credit, case.views(case.rollout, credit))
+    _, _, by_logp = case.direct
     if bool((credit.advantage == 0).all()):
         return None
     return None if bool((by_logp != 0).any()) else "the loss does not depend on `logp`"
@@ -178,8 +245,8 @@ def _leaves_global_randomness_alone(case: _Case) -> str | None:
 def _view_by_view_equals_direct(case: _Case) -> str | None:
     credit = case.credit()
     views = case.views(case.rollout, credit)
-    _, direct, _ = case.gradient(credit, views)
-    _, parts, _ = case.gradient(credit, views, micro_batch=3)
+    _, direct, _ = case.direct
+    _, parts, _ = case.gradient(credit, views, micro_batch=max(3, len(views) // 8 | 1))  # odd: it splits units
     return _apart(direct, parts, "the gradient depends on the micro-batch")
 
 
@@ -187,14 +254,13 @@ def _order_of_views_is_nothing(case: _Case) -> str | None:
     credit = case.credit()
     views = case.views(case.rollout, credit)
     order = torch.randperm(len(views), generator=generator_for(case.seed, "order"))
-    _, direct, _ = case.gradient(credit, views)
+    _, direct, _ = case.direct
     _, shuffled, _ = case.gradient(credit, views.rows(order))
     return _apart(direct, shuffled, "the gradient depends on the order of the views")
 
 
 def _padding_is_nothing(case: _Case) -> str | None:
-    credit = case.credit()
-    _, direct, _ = case.gradient(credit, case.views(case.rollout, credit))
+    _, direct, _ = case.direct
     wide = _padded(case.rollout, 3, case.backbone.pad_id)
     credit = guarded("credit", case.algorithm.credit, wide, generator_for(case.seed, "credit"))
     views = case.views(wide, credit)
@@ -208,7 +274,9 @@ def _padding_is_nothing(case: _Case) -> str | None:
 
 
 def _trains_two_steps(case: _Case) -> str | None:
-    executor = _executor(case.algorithm, case.backbone, case.seed, steps=2)
+    if (problem := _loss_is_finite(case)) is not None:  # the executor trusts the types that are asked for here
+        return problem
+    executor = _executor(case.algorithm, case.backbone, case.seed, steps=2, group=4)
     before = {name: tensor.clone() for name, tensor in case.backbone.model.state_dict().items()}
     try:
         for _ in range(2):
@@ -228,17 +296,19 @@ def reward_gain(algorithm: Algorithm, backbone: Backbone, seed: int = 0, steps: 
     return sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
 
 
-def _executor(algorithm: Algorithm, backbone: Backbone, seed: int, steps: int) -> Executor:
+def _executor(algorithm: Algorithm, backbone: Backbone, seed: int, steps: int, group: int = 8) -> Executor:
     if algorithm.trains_on == "prompts":
         items = [Item(str(i), prompt, {}) for i, prompt in enumerate(PROMPTS)]
         data: TrainingData = PromptData(items, [_SHARE_OF_THREES] * len(items))
     else:
         data = _preferences() if algorithm.trains_on == "preferences" else _demonstrations()
+    asked = guarded("rollout", algorithm.rollout)
+    group = group if asked is None or asked.tree is None else asked.tree.leaves
     return Executor(
         backbone=backbone,
         algorithm=algorithm,
         data=data,
-        settings=TrainSettings(learning_rate=1e-3, prompts_per_step=4, group_size=8, inner_epochs=2),
+        settings=TrainSettings(learning_rate=1e-3, prompts_per_step=4, group_size=group, inner_epochs=2),
         sampling=_sampling(backbone),
         budget=Budget(optimiser_steps=steps, wall_seconds=600),
         seed=seed,
@@ -286,19 +356,30 @@ def _batch(algorithm: Algorithm, backbone: Backbone, seed: int) -> Rollout:
         return demonstration_rollout(backbone, _demonstrations().rows, 20)
     spec = guarded("rollout", algorithm.rollout)
     assert spec is not None
-    group = 4
+    group = 4 if spec.tree is None else spec.tree.leaves
+    reward = torch.linspace(0, 1, group).repeat(len(PROMPTS))
     prompt, length = prompt_rows(backbone, [p for p in PROMPTS for _ in range(group)])
     prompts = [row[:n].tolist() for row, n in zip(prompt, length.tolist(), strict=True)]
-    generators = [generator_for(seed, "check", row) for row in range(len(prompts))]
-    samples = backbone.sample(prompts, _sampling(backbone), generators, spec.record)
+    decoder = decoder_of(spec.sampler, _sampling(backbone), backbone.block_size)
+    tree = None
+    if spec.tree is not None:
+        seeds = [seed_of(seed, "check", row) for row in range(len(PROMPTS))]
+        samples, path = sample_trees(backbone.sample, prompts[::group], decoder, seeds, spec.tree, backbone.mask_id)
+        tree = tree_of(path, reward, spec.tree)
+    else:
+        generators = [generator_for(seed, "check", row) for row in range(len(prompts))]
+        samples = backbone.sample(prompts, decoder, generators, spec.record)
+    recorded = {name: getattr(samples.trace, name) for name in PER_ROW if name in spec.record}
+    steps = 0 if samples.trace.x0 is None else samples.trace.x0.shape[1]
+    rising = torch.arange(1, steps + 1) / max(steps, 1)  # of the prediction of each step, up to the row's own
     return Rollout(
         ids=samples.ids,
         valid=samples.valid,
         window=samples.window,
         completion=samples.completion,
         group=torch.arange(len(PROMPTS)).repeat_interleave(group),
-        reward=torch.linspace(0, 1, group).repeat(len(PROMPTS)),
-        trace=Trace(**{name: getattr(samples.trace, name) for name in PER_ROW if name in spec.record}),
+        reward=reward,
+        trace=Trace(**recorded, tree=tree, x0_reward=reward[:, None] * rising if spec.judge_predictions else None),
     )
 
 
@@ -317,6 +398,8 @@ def _padded(rollout: Rollout, columns: int, pad_id: int) -> Rollout:
             step_map=None if trace.step_map is None else widen(trace.step_map, 0),
             x0=None if trace.x0 is None else widen(trace.x0, pad_id),
             confidence=None if trace.confidence is None else widen(trace.confidence, 0),
+            x0_reward=trace.x0_reward,
+            tree=None if trace.tree is None else replace(trace.tree, state=widen(trace.tree.state, pad_id)),
         ),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -29,13 +29,18 @@ from dare.data import (
 )
 from dare.family import Backbone
 from dare.forward_process import hide_counts
-from dare.gradients import backward
+from dare.gradients import Auxiliary, backward
 from dare.lora import Adapters, attach
 from dare.objectives import GroupOfOneError, zero_advantage_groups
 from dare.parallel import InProcess, PolicyGroup
 from dare.precision import MasterWeights, check_dtype
+from dare.reward import TASK_REWARD, WeightedReward, reward_metrics
+from dare.sampling.left_to_right import decoder_of
+from dare.sampling.tree import sample_trees, tree_of
 from dare.seeds import generator_for, seed_of
 from dare.spec import Budget, Sample, SamplingConfig, TrainSettings
+from dare.support import not_recorded
+from dare.tasks import Item, Task, text_of
 from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, RolloutSpec, Trace
 
 Answer = TypeVar("Answer")
@@ -94,8 +99,15 @@ class PolicyCore:
         self.backbone = backbone
         self.algorithm = algorithm
         self.settings = settings
-        self.sampling = sampling
+        asked = self.asked = guarded("rollout", algorithm.rollout)
+        self.sampling = sampling if asked is None else decoder_of(asked.sampler, sampling, backbone.block_size)
         self.temperature = sampling.temperature if settings.score_temperature and sampling.temperature > 0 else 1.0
+        if asked is not None and asked.sampler == "left_to_right" and self.temperature != sampling.temperature:
+            raise MismatchError(
+                f"the algorithm scores the law it samples from, left to right, but tokens are drawn at temperature "
+                f"{sampling.temperature:g} and scored at {self.temperature:g}: decode rollouts at temperature 1, or "
+                "above 0 with score_temperature"
+            )
         check_dtype(backbone.model, settings.dtype)
         self.reached = False
         self.adapters: Adapters | None = None
@@ -112,15 +124,23 @@ class PolicyCore:
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
+            fused=True,  # in one pass, without temporaries of the size of the weights
         )
 
     @torch.no_grad()
     def sample(self, prompt: Tensor, length: Tensor, seed: Tensor) -> dict[str, Tensor]:
-        """Decode one completion per row with the row's own seed."""
+        """Decode one completion per row with the row's own seed; of a tree with that of its first leaf."""
         prompts = [row[:n].tolist() for row, n in zip(prompt, length.tolist(), strict=True)]
-        generators = [torch.Generator().manual_seed(s) for s in seed.tolist()]
-        samples = self.backbone.sample(prompts, self.sampling, generators, self.algorithm.record)  # type: ignore[arg-type]
-        recorded = {name: getattr(samples.trace, name) for name in PER_ROW if name in self.algorithm.record}
+        recorded: dict[str, Tensor] = {}
+        if self.asked is not None and self.asked.tree is not None:
+            shape, sampler = self.asked.tree, self.backbone.sample
+            roots, seeds = prompts[:: shape.leaves], seed[:: shape.leaves].tolist()
+            samples, path = sample_trees(sampler, roots, self.sampling, seeds, shape, self.backbone.mask_id)
+            recorded["path"] = path
+        else:
+            generators = [torch.Generator().manual_seed(s) for s in seed.tolist()]
+            samples = self.backbone.sample(prompts, self.sampling, generators, self.algorithm.record)  # type: ignore[arg-type]
+        recorded |= {name: getattr(samples.trace, name) for name in PER_ROW if name in self.algorithm.record}
         return recorded | {f.name: getattr(samples, f.name) for f in fields(samples) if f.name != "trace"}
 
     @torch.no_grad()
@@ -144,6 +164,7 @@ class PolicyCore:
         for group in self.optimiser.param_groups:
             group["lr"] = float(units["learning_rate"][0])
         credit = Credit(**{f.name: units[f.name] for f in fields(Credit)})
+        progress = float(units["progress"][0])
         model = self.backbone.model.train()
         self.optimiser.zero_grad(set_to_none=True)
         views = NoisyViews(**rows)
@@ -154,6 +175,12 @@ class PolicyCore:
             views,
             old,
             self.settings.micro_batch,
+            auxiliary=Auxiliary(
+                lambda part: self.backbone.distributions(model, part, self.temperature),
+                lambda full, part: guarded("aux_loss", self.algorithm.aux_loss, full, credit, part, progress),
+            )
+            if "full" in self.algorithm.requires
+            else None,
         )
         norm = float(torch.nn.utils.clip_grad_norm_(self.weights.masters, self.settings.gradient_clip))
         self._check_reached(norm, done.pull)
@@ -161,7 +188,8 @@ class PolicyCore:
             self.optimiser.step()
             self.weights.publish()
         model.eval()
-        return {**done.terms.metrics, "loss": done.loss, "gradient_norm": norm}
+        added = {"auxiliary_loss": done.auxiliary} if "full" in self.algorithm.requires else {}
+        return {**done.terms.metrics, **added, "loss": done.loss, "gradient_norm": norm}
 
     def _check_reached(self, norm: float, pull: float) -> None:
         """Asked until a gradient has reached the parameters once: a model can lose it on the way and learn nothing."""
@@ -214,6 +242,7 @@ class Executor:
     sampling: SamplingConfig
     budget: Budget
     seed: int
+    reward: WeightedReward = TASK_REWARD
     used: Used = field(default_factory=Used)
     core: PolicyCore = field(init=False)
     group: PolicyGroup = field(init=False)
@@ -221,17 +250,18 @@ class Executor:
     def __post_init__(self) -> None:
         if self.algorithm.trains_on != self.data.kind:
             raise MismatchError(f"the algorithm trains on {self.algorithm.trains_on}, the data are {self.data.kind}")
-        missing = set(self.algorithm.record) - set(self.backbone.records)
-        if missing:
-            raise MismatchError(
-                f"the algorithm needs {', '.join(sorted(missing))} of every rollout; "
-                f"the sampler of this backbone records {', '.join(sorted(self.backbone.records)) or 'nothing'}"
-            )
+        if isinstance(self.data, PromptData):
+            self.reward.check(self.data.tasks)
+        elif self.reward.parts:
+            raise MismatchError(f"a reward is declared, but {self.data.kind} bring answers that nobody samples")
+        if reason := not_recorded(self.algorithm.record, self.backbone.records):
+            raise MismatchError(f"the algorithm {reason}")
         if "step_map" in self.algorithm.record and self.sampling.edit_threshold is not None:
             raise MismatchError(
                 "the algorithm replays rollouts by their step map, and edit_threshold "
                 f"{self.sampling.edit_threshold:g} rewrites tokens after their step; decode rollouts without it"
             )
+        self._check_rollout()
         self.core = PolicyCore(self.backbone, self.algorithm, self.settings, self.sampling, self.seed)
         self.group = InProcess(self.core)
 
@@ -250,12 +280,11 @@ class Executor:
         if step == 0:
             self._check_first_step(epochs[0], rollout)
         rows = self._with_scores(parts)
-        if "full" in self.algorithm.needs:
-            raise NotImplementedError("methods that need whole distributions arrive with tree rollouts")
         reports = []
         for (views, part), scores in zip(parts, rows, strict=True):
             units = {f.name: getattr(part, f.name) for f in fields(part)}
             units["learning_rate"] = torch.full((len(part.row),), self._learning_rate())
+            units["progress"] = torch.full((len(part.row),), self._progress())
             reports.append(self.group.reduce("update", {**_rows(views), **scores}, units))
             self.used.updates += 1
             self.used.moving_updates += reports[-1]["gradient_norm"] > 0
@@ -272,6 +301,7 @@ class Executor:
     def _batch(self, step: int) -> tuple[Rollout, dict[str, float], Sample | None]:
         size = self.settings.prompts_per_step
         if isinstance(self.data, PromptData):
+            size = size * self.settings.group_size // self._completions
             return self._rollout(step, batch_indices(len(self.data.items), size, step, self.seed))
         chosen = batch_indices(len(self.data.rows), size, step, self.seed)
         if isinstance(self.data, DemonstrationData):
@@ -282,54 +312,85 @@ class Executor:
 
     def _rollout(self, step: int, chosen: Sequence[int]) -> tuple[Rollout, dict[str, float], Sample]:
         assert isinstance(self.data, PromptData)
-        items = [self.data.items[i] for i in chosen for _ in range(self.settings.group_size)]
-        tasks = [self.data.tasks[i] for i in chosen for _ in range(self.settings.group_size)]
+        items = [self.data.items[i] for i in chosen for _ in range(self._completions)]
+        tasks = [self.data.tasks[i] for i in chosen for _ in range(self._completions)]
         spec: RolloutSpec = self._hook("rollout")
-        if spec.sampler != "parallel":
-            raise MismatchError(f"no sampler of this backbone decodes {spec.sampler!r} yet")
         prompt, length = prompt_rows(self.backbone, [item.prompt for item in items])
         seeds = torch.tensor([seed_of(self.seed, "rollout", step, row) for row in range(len(items))])
         sampled = self.group.map("sample", {"prompt": prompt, "length": length, "seed": seeds})
         self.used.forwards += float(sampled["nfe"].sum())
-        self.used.tokens_decoded += int((sampled["step_map"] > 0).sum())
         self.used.tokens_kept += int(sampled["completion"].sum())
         texts = [
             self.backbone.tokenizer.decode(ids[done].tolist())
             for ids, done in zip(sampled["ids"], sampled["completion"], strict=True)
         ]
-        judge = [task.judge for task in tasks]
-        verdicts = self.group.once(lambda: [j(item, text) for j, item, text in zip(judge, items, texts, strict=True)])
-        reward = torch.tensor([verdict.reward for verdict in verdicts], dtype=torch.float32)
+        rows = list(zip(tasks, items, texts, strict=True))
+        judged = self.group.once(lambda: [self.reward.judge(*row) for row in rows])
+        reward = torch.tensor([row.reward for row in judged], dtype=torch.float32)
         rollout = Rollout(
             ids=sampled["ids"],
             valid=sampled["valid"],
             window=sampled["window"],
             completion=sampled["completion"],
-            group=torch.arange(len(chosen)).repeat_interleave(self.settings.group_size),
+            group=torch.arange(len(chosen)).repeat_interleave(self._completions),
             reward=reward,
             trace=Trace(**{name: sampled.get(name) for name in PER_ROW if name in spec.record}),  # type: ignore[arg-type]
         )
+        decoded, cost = int((sampled["step_map"] > 0).sum()), dict[str, float]()
+        if spec.tree is not None:
+            tree = tree_of(sampled["path"], reward, spec.tree)
+            rollout = replace(rollout, trace=replace(rollout.trace, tree=tree))
+            decoded = int((tree.state[tree.parent] != tree.state)[tree.parent >= 0].sum())
+        if spec.judge_predictions:
+            predicted, count = self._judged_predictions(rollout, sampled["step_map"], items, tasks)
+            rollout = replace(rollout, trace=replace(rollout.trace, x0_reward=predicted))
+            cost = {"verifications_per_completion": count / len(items)}
+        self.used.tokens_decoded += decoded
         metrics = {
             "reward": float(reward.mean()),
             "reward_std": float(reward.std()),
-            "solved": sum(verdict.solved for verdict in verdicts) / len(verdicts),
-            "no_answer": sum(verdict.status == "no_answer" for verdict in verdicts) / len(verdicts),
+            **reward_metrics(judged),
             "completion_length": float(rollout.completion.sum(1).float().mean()),
             "post_eos_share": 1 - float(rollout.completion.sum() / rollout.window.sum()),
             "truncated": float(sampled["truncated"].float().mean()),
             "nfe": float(sampled["nfe"].float().mean()),
             "repetition": _commonest_share(rollout.ids[rollout.completion]),
+            **cost,
             **self._elbo(rollout, step),
         }
         row = step % len(items)
         window = sampled["window"][row]
         sample = Sample(
-            prompt=items[row].prompt,
+            prompt=text_of(items[row].prompt),
             tokens=tuple(self.backbone.tokenizer.pieces(sampled["ids"][row][window].tolist())),
             step_map=tuple(sampled["step_map"][row][window].tolist()),
             reward=float(reward[row]),
         )
         return rollout, metrics, sample
+
+    def _judged_predictions(
+        self, rollout: Rollout, step_map: Tensor, items: Sequence[Item], tasks: Sequence[Task]
+    ) -> tuple[Float[Tensor, "N T"], int]:
+        """Rewards of what each step predicted, and how many judgements that took with those of the completions.
+
+        The judge reads the tokens predicted so far: with full attention a whole answer, in a block family the finished
+        blocks and the current one. Equal texts for one prompt are judged once, a row's last step is its completion.
+        """
+        x0 = rollout.trace.x0
+        assert x0 is not None
+        reward = rollout.reward[:, None].repeat(1, x0.shape[1])
+        said = rollout.window[:, None] & (x0 != self.backbone.mask_id)
+        texts: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        for row, steps in enumerate(step_map.amax(1).tolist()):
+            for step in range(steps - 1):
+                text = self.backbone.tokenizer.decode(x0[row, step][said[row, step]].tolist())
+                texts.setdefault((int(rollout.group[row]), text), []).append((row, step))
+        first = [(places[0][0], text) for (_, text), places in texts.items()]
+        verdicts = self.group.once(lambda: [self.reward.judge(tasks[row], items[row], text) for row, text in first])
+        for places, verdict in zip(texts.values(), verdicts, strict=True):
+            for row, step in places:
+                reward[row, step] = verdict.reward
+        return reward, len(items) + len(first)
 
     @torch.no_grad()
     def _elbo(self, rollout: Rollout, step: int) -> dict[str, float]:
@@ -411,6 +472,37 @@ class Executor:
             return {}
         return {"zero_advantage_groups": zero_advantage_groups(credit.advantage, rollout.group[credit.row])}
 
+    @property
+    def _completions(self) -> int:
+        """Per prompt. The track says how many a step has in all: a tree with more leaves has fewer prompts."""
+        asked = self.core.asked
+        return self.settings.group_size if asked is None or asked.tree is None else asked.tree.leaves
+
+    def _check_rollout(self) -> None:
+        """What the algorithm asks of the sampler goes together, and with the settings."""
+        asked: RolloutSpec | None = self._hook("rollout")
+        if asked is None:
+            return
+        if asked.judge_predictions and "x0" not in asked.record:
+            raise AlgorithmFaultError("rollout asks to judge predictions, which are only there with 'x0' in record")
+        if not (asked.sampler == "tree") == (asked.tree is not None) == ("tree" in self.algorithm.record):
+            raise AlgorithmFaultError(
+                "rollout asks for half a tree: it takes sampler='tree', a TreeShape, and 'tree' in the class's record"
+            )
+        if asked.tree is None:
+            return
+        if self.sampling.edit_threshold is not None:
+            raise MismatchError(
+                f"the algorithm samples trees, and edit_threshold {self.sampling.edit_threshold:g} rewrites what a "
+                "parent decided; decode rollouts without it"
+            )
+        leaves, completions = asked.tree.leaves, self.settings.prompts_per_step * self.settings.group_size
+        if completions % leaves:
+            raise MismatchError(
+                f"a tree of the algorithm has {leaves} leaves, and a step has {self.settings.prompts_per_step} x "
+                f"{self.settings.group_size} = {completions} completions, which are no whole number of trees"
+            )
+
     def _progress(self) -> float:
         by_forwards = (
             self.used.gradient_forwards / self.budget.gradient_forwards if self.budget.gradient_forwards else 0.0
@@ -466,8 +558,9 @@ def check_views(views: NoisyViews, rollout: Rollout, credit: Credit, mask_id: in
         raise AlgorithmFaultError("forward_process returned no view")
     if int(views.unit.max()) >= len(credit.row) or int(views.unit.min()) < 0:
         raise AlgorithmFaultError(f"forward_process names unit {int(views.unit.max())} of {len(credit.row)} units")
+    said = rollout.completion[credit.row[views.unit]] | _recorded(views, rollout, credit)
     rules = (
-        (views.score & ~rollout.completion[credit.row[views.unit]], "scores a position outside the completion"),
+        (views.score & ~said, "scores a position outside the completion"),
         (views.score & (views.ids != mask_id), "scores a position that it did not hide"),
         (views.score & (views.target == mask_id), "scores a position whose target is the mask token"),
         (views.score & (views.ids == views.target), "scores a position whose input is its target"),
@@ -477,6 +570,17 @@ def check_views(views: NoisyViews, rollout: Rollout, credit: Credit, mask_id: in
         if bool(broken.any()):
             row, column = broken.nonzero()[0].tolist()
             raise AlgorithmFaultError(f"forward_process {sentence} (view {row}, position {column})")
+
+
+def _recorded(views: NoisyViews, rollout: Rollout, credit: Credit) -> Bool[Tensor, "n S"]:
+    """Window positions whose target the rollout recorded for the step or the node that the unit is about."""
+    row, part = credit.row[views.unit], credit.part[views.unit]
+    trace = rollout.trace
+    if trace.tree is not None and bool(((part >= 0) & (part < len(trace.tree.state))).all()):
+        return rollout.window[row] & (trace.tree.state[part] == views.target)
+    if trace.x0 is not None and bool(((part >= 1) & (part <= trace.x0.shape[1])).all()):
+        return rollout.window[row] & (trace.x0[row, part - 1] == views.target)
+    return torch.zeros_like(views.score)
 
 
 def _commonest_share(tokens: Int[Tensor, " n"]) -> float:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dare.types import Credit, NoisyViews, Rollout
+from dare.types import Credit, NoisyViews, Rollout, Tree
 
 RowGenerators = list[torch.Generator]
 """One private generator per unit, in the order of the units."""
@@ -151,6 +151,46 @@ def replay_steps(rollout: Rollout, credit: Credit, mask_id: int) -> NoisyViews:
     hidden = rollout.window[credit.row] & ((decided >= step) | (decided == 0))
     score = rollout.completion[credit.row] & (decided == step)
     return views_of(rollout, credit, torch.arange(len(step)), hidden, score, _ones(score, credit), mask_id)
+
+
+def recorded_tree(rollout: Rollout) -> Tree:
+    """The recorded tree; a ValueError says how to get one."""
+    if rollout.trace.tree is None:
+        raise ValueError(
+            "edges need a tree; the algorithm asks for it by record={'tree'} and RolloutSpec(sampler='tree', tree=...)"
+        )
+    return rollout.trace.tree
+
+
+def added_tokens(rollout: Rollout) -> Bool[Tensor, "M S"]:
+    """What a node adds to its parent's state and some completion below it keeps, that is: has not ended before."""
+    tree = recorded_tree(rollout)
+    parent = tree.parent
+    leaf = torch.ones(len(parent), dtype=torch.bool).index_fill(0, parent[parent >= 0], False)
+    kept = rollout.completion[tree.row] & leaf[:, None]
+    for node, above in reversed(list(enumerate(parent.tolist()))):
+        if above >= 0:
+            kept[above] |= kept[node]
+    return kept & (tree.state != tree.state[parent]) & (parent >= 0)[:, None]
+
+
+def replay_edges(rollout: Rollout, credit: Credit) -> NoisyViews:
+    """One view per edge: the parent's state, scoring what the child adds to it. The child is the unit's `part`.
+
+    Views of siblings have the same input. A child that adds nothing has none.
+    """
+    tree, added = recorded_tree(rollout), added_tokens(rollout)[credit.part]
+    unit = added.any(1).nonzero().flatten()
+    row, child, score = credit.row[unit], credit.part[unit], added[unit]
+    return NoisyViews(
+        ids=tree.state[tree.parent[child]],
+        target=tree.state[child],
+        score=score,
+        coef=score.to(credit.advantage.dtype),
+        unit=unit,
+        valid=rollout.valid[row],
+        window=rollout.window[row],
+    )
 
 
 def _ones(score: Bool[Tensor, "n S"], credit: Credit) -> Float[Tensor, "n S"]:

@@ -91,7 +91,7 @@ class _LinearLogp(torch.autograd.Function):
             if grad_hidden is not None:
                 grad_hidden[part] = grad.to(weight.dtype) @ weight
             if grad_weight is not None:
-                grad_weight += grad.T @ hidden[part].to(grad.dtype)
+                grad_weight.addmm_(grad.T, hidden[part].to(grad.dtype))  # no second matrix of this size
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
         return (

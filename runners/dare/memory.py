@@ -109,7 +109,7 @@ def estimate(values: Mapping[str, Any], plan: Plan, sampling: SamplingConfig) ->
         gradients = always.pop("gradients")
         phases["scoring"] = {"gradients": gradients, **dry.scoring()}
         phases["update"] = dry.update()
-        phases["optimiser step"] = {"gradients": gradients, "temporary": dry.largest_trained}
+        phases["optimiser step"] = {"gradients": gradients}  # fused: nothing beside it
         if plan.decodes:  # those of the update before
             phases["rollout"] = {"gradients": gradients, **phases["rollout"]}
     return Estimate(always, phases, dry.assumptions())
@@ -143,11 +143,6 @@ class _Dry:
     def bytes_of(module: nn.Module) -> int:
         """Parameters and buffers."""
         return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
-
-    @property
-    def largest_trained(self) -> int:
-        """A float32 tensor of the size of the largest parameter that trains."""
-        return FLOAT32 * max((parameter.numel() for parameter in self.trained), default=0)
 
     def training_state(self) -> dict[str, int]:
         """All that lives from step to step beside the weights."""

@@ -16,16 +16,23 @@ from dare.types import NoisyViews
 
 AdvantageKind = Literal["centred", "rloo", "grpo"]
 STANDARD_DEVIATION_FLOOR = 1e-6
+LARGEST_LOG_RATIO = 20.0
+"""Where `ratio` leaves the exponential: its square, its sums and their weights are still far from float32's limit."""
 
 
 class GroupOfOneError(ValueError):
     """A group has fewer than two members, so there is nothing to compare a reward with."""
 
 
-def group_advantages(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], kind: AdvantageKind) -> Float[Tensor, " N"]:
+def group_advantages(
+    reward: Float[Tensor, " N"],
+    group: Int[Tensor, " N"],
+    kind: AdvantageKind,
+    floor: float = STANDARD_DEVIATION_FLOOR,
+) -> Float[Tensor, " N"]:
     """Advantage of each completion within its group; groups are formed by id, never by position.
 
-    centred: r - mean. rloo: r - mean of the others. grpo: (r - mean) / (std with ddof 1 + 1e-6).
+    centred: r - mean. rloo: r - mean of the others. grpo: (r - mean) / (std with ddof 1 + floor).
     A group of equal rewards gets exactly 0. Raises GroupOfOneError for a group with one member.
     """
     _, member = torch.unique(group, return_inverse=True)
@@ -44,7 +51,7 @@ def group_advantages(reward: Float[Tensor, " N"], group: Int[Tensor, " N"], kind
         return centred * (size / (size - 1))[member]
     if kind == "grpo":
         variance = torch.zeros(groups, dtype=reward.dtype).index_add(0, member, centred**2) / (size - 1)
-        return centred / (variance.sqrt() + STANDARD_DEVIATION_FLOOR)[member]
+        return centred / (variance.sqrt() + floor)[member]
     return centred
 
 
@@ -57,10 +64,19 @@ def zero_advantage_groups(advantage: Float[Tensor, " N"], group: Int[Tensor, " N
     return float((largest == 0).double().mean())
 
 
+def ratio(log_ratio: Tensor) -> Tensor:
+    """exp(log_ratio), continued by its tangent from LARGEST_LOG_RATIO on: finite in value and gradient, still convex.
+
+    A cap would have no gradient, so that a token that ran away under a negative advantage would never be pulled back.
+    """
+    beyond = torch.relu(log_ratio - LARGEST_LOG_RATIO)
+    return torch.exp(log_ratio.clamp(max=LARGEST_LOG_RATIO)) * (1 + beyond)
+
+
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
-    """-min(rho A, clip(rho, 1 - low, 1 + high) A) elementwise, in the log domain: finite for any ratio that matters."""
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A) elementwise, in the log domain; rho is `ratio`, finite everywhere."""
     bounded = torch.where(advantage >= 0, log_ratio.clamp(max=math.log1p(high)), log_ratio.clamp(min=math.log1p(-low)))
-    return -advantage * torch.exp(bounded)
+    return -advantage * ratio(bounded)
 
 
 def clip_fraction(log_ratio: Tensor, advantage: Tensor, low: float, high: float) -> tuple[float, float]:
@@ -81,13 +97,9 @@ def k2(log_ratio: Tensor) -> Tensor:
     return 0.5 * log_ratio**2
 
 
-def k3(log_ratio: Tensor, limit: float = 20.0) -> Tensor:
-    """exp(-d) - 1 + d, non-negative; the gradient's expectation is that of KL(ref || pi).
-
-    `d` is clamped before the exponential, so that value and gradient stay finite.
-    """
-    bounded = log_ratio.clamp(-limit, limit)
-    return torch.exp(-bounded) - 1 + bounded
+def k3(log_ratio: Tensor) -> Tensor:
+    """exp(-d) - 1 + d, non-negative, with `ratio` as exp; the gradient's expectation is that of KL(ref || pi)."""
+    return ratio(-log_ratio) - 1 + log_ratio
 
 
 def per_unit(values: Float[Tensor, "n S"], views: NoisyViews, units: int) -> Float[Tensor, " U"]:

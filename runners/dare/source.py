@@ -86,7 +86,11 @@ def _read(tree: ast.Module, text: str, name: str, file_name: str, built_in: bool
         return Reading(None, in_file_order(problems))
     described = _describe(found[0], tree, file_name)
     problems += described.problems
-    if not _has_loss(found[0], tree):
+    if "full" in described.needs and not _says(found[0], tree, "aux_loss"):
+        text = f'`{file_name}` line {found[0].lineno}: `{found[0].name}` needs "full" distributions and has no '
+        text += '`aux_loss` to read them. Write one, or leave "full" out of `needs`.'
+        problems.append(Problem("no_aux_loss", found[0].lineno, text))
+    if not _says(found[0], tree, "loss"):
         text = f"`{file_name}` line {found[0].lineno}: `{found[0].name}` has no `loss`. Write one, or derive from GRPO."
         problems.append(Problem("no_loss", found[0].lineno, text))
     source = AlgorithmSource(
@@ -178,12 +182,12 @@ def is_algorithm(cls: ast.ClassDef, tree: ast.Module, seen: frozenset[str] = fro
     return any(_is_root(*found) or is_algorithm(*found, seen) for found in _parents(cls, tree, seen))
 
 
-def _has_loss(cls: ast.ClassDef, tree: ast.Module, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a class or one that it derives from says what the loss is; the bare Algorithm does not."""
-    if any(isinstance(node, ast.FunctionDef) and node.name == "loss" for node in cls.body):
+def _says(cls: ast.ClassDef, tree: ast.Module, hook: str, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a class or one that it derives from has a hook of its own; the bare Algorithm's do not count."""
+    if any(isinstance(node, ast.FunctionDef) and node.name == hook for node in cls.body):
         return True
     seen |= {cls.name}
-    return any(not _is_root(*found) and _has_loss(*found, seen) for found in _parents(cls, tree, seen))
+    return any(not _is_root(*found) and _says(*found, hook, seen) for found in _parents(cls, tree, seen))
 
 
 def _parents(cls: ast.ClassDef, tree: ast.Module, seen: frozenset[str]) -> Iterator[tuple[ast.ClassDef, ast.Module]]:

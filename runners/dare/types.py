@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,11 +23,47 @@ class RolloutSpec:
 
     sampler: Literal["parallel", "left_to_right", "tree"] = "parallel"
     record: frozenset[Records] = frozenset()
+    judge_predictions: bool = False
+    """Judge what every denoising step predicts, not the finished completion alone: `Trace.x0_reward`."""
+    tree: TreeShape | None = None
+    """For the sampler "tree"."""
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """How the completions of one prompt share their beginnings. Every completion is a leaf, its group all of them."""
+
+    root_children: int = 4
+    """Beginnings of the prompt."""
+    children: int = 4
+    """Of every node below the root."""
+    depth: int = 2
+    """Edges from the root to a leaf. Nodes lie where equal parts of the window are decided."""
+
+    def __post_init__(self) -> None:
+        if min(self.root_children, self.children) < 2 or self.depth < 1:
+            raise ValueError(
+                f"a tree with {self.root_children} children of its root and {self.children} of other nodes at depth "
+                f"{self.depth} compares nothing; a node needs two children or more, and a tree a depth of 1 or more"
+            )
+
+    @property
+    def leaves(self) -> int:
+        """Completions of one prompt."""
+        return self.below(0)
+
+    def below(self, level: int) -> int:
+        """Leaves below a node that is `level` edges from its root."""
+        return self.root_children * self.below(1) if level == 0 else int(self.children ** (self.depth - level))
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree rollout: M node states and the edges between them. Leaves are rows of the Rollout."""
+    """A tree rollout: M node states and the edges between them. Leaves are rows of the Rollout.
+
+    A parent comes before its children. A state holds what is decided there, the mask token elsewhere in the window:
+    also at a leaf, where the Rollout has padding behind an end of sequence.
+    """
 
     state: Int[Tensor, "M S"]
     parent: Int[Tensor, " M"]  # -1 for a root
@@ -54,12 +90,13 @@ class Trace:
     step_map: Int[Tensor, "N S"] | None = None  # 1-based step over the whole decode; 0 outside, or never decoded
     x0: Int[Tensor, "N T S"] | None = None
     confidence: Float[Tensor, "N T S"] | None = None
+    x0_reward: Float[Tensor, "N T"] | None = None  # the verifier on x0, masks left out; the row's reward at the end
     edits: Int[Tensor, "E 4"] | None = None  # (step, row, column, token) of committed tokens that were replaced
     tree: Tree | None = None
 
     def rows(self, index: Tensor) -> Trace:
         """The trace of some rows. A tree cannot be cut by rows and is dropped."""
-        per_row = {name: getattr(self, name) for name in PER_ROW}
+        per_row = {name: getattr(self, name) for name in (*PER_ROW, "x0_reward")}
         trace = Trace(**{name: None if value is None else value[index] for name, value in per_row.items()})
         if self.edits is None:
             return trace
@@ -77,7 +114,7 @@ class Rollout:
     window: Bool[Tensor, "N S"]  # the generation window
     completion: Bool[Tensor, "N S"]  # window up to and including the first end-of-sequence token
     group: Int[Tensor, " N"]
-    reward: Float[Tensor, " N"] | Float[Tensor, "N T"]
+    reward: Float[Tensor, " N"]
     trace: Trace = Trace()
 
     def rows(self, index: Tensor) -> Self:
@@ -146,6 +183,25 @@ class Frame:
     settled: Int[Tensor, " N"]  # columns before this one will not change any more
     nfe: Int[Tensor, " N"]
     finished: Bool[Tensor, " N"]
+
+
+class Forks(Protocol):
+    """Rows that go on from where another one stands, each with randomness of its own; they wait until then.
+
+    So what completions have in common is decoded once. Pairs (source, copy) of rows say who takes over whose state.
+    """
+
+    @property
+    def first(self) -> Int[Tensor, " n"]:
+        """The rows that are decoded from the start."""
+
+    def due(
+        self, live: Int[Tensor, " n"], ids: Int[Tensor, "N S"], undecided: Bool[Tensor, "N S"]
+    ) -> Int[Tensor, "m 2"]:
+        """What forks after a step. `live` are rows that go on, the canvas is that of all rows."""
+
+    def finish(self, ids: Int[Tensor, "N S"]) -> Int[Tensor, "m 2"]:
+        """All rows have ended; who ended before a fork is copied. To be called until it has nothing more to say."""
 
 
 UNRECORDED = -1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dare.algorithm import Algorithm, completion_credit, drift
 from dare.forward_process import RowGenerators, hide_counts
-from dare.objectives import AdvantageKind, group_advantages, views_per_unit
+from dare.objectives import AdvantageKind, group_advantages, ratio, views_per_unit
 from dare.types import Credit, LossTerms, NoisyViews, Rollout
 
 
@@ -41,7 +41,7 @@ class BGPO(Algorithm):
         assert old is not None
         change = ((logp - old) * views.coef).sum(1) / credit.length[views.unit]  # d_j, (n,)
         advantage = credit.advantage[views.unit]
-        bound = torch.where(advantage >= 0, 1 + change, torch.exp(change))
+        bound = torch.where(advantage >= 0, 1 + change, ratio(change))
         units = len(credit.advantage)
         total = torch.zeros(units, dtype=logp.dtype).index_add(0, views.unit, -advantage * bound)
         return LossTerms(total / views_per_unit(views, units, logp.dtype), torch.ones_like(total), drift(change))

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from dare.attention import Sight
 from dare.families.backbone import RECORDS, TransformerBackbone
-from dare.families.doubled import doubled_input, in_blocks
+from dare.families.doubled import DoubledInput, doubled_input, in_blocks
 from dare.sampling.block import sample_block
 from dare.spec import SamplingConfig
-from dare.types import NoisyViews, Records, Samples, Watch
+from dare.types import Forks, NoisyViews, Records, Samples, Watch
 
 
 @dataclass
@@ -32,21 +32,32 @@ class BlockBackbone(TransformerBackbone):
         So what a view hides outside its scored blocks has no effect: hiding prompt tokens matters only where prompt
         and answer share a scored block.
         """
-        rows, columns = views.score.shape
+        flat = torch.zeros(views.score.numel(), dtype=torch.float32, device=views.ids.device)
         doubled = doubled_input(views, self._size)
-        flat = torch.zeros(rows * columns, dtype=torch.float32, device=views.ids.device)
         if doubled is not None:
-            hidden = model(
-                doubled.ids,
-                block_mask=doubled.sight,
-                position_ids=doubled.position,
-                logits_positions=doubled.score,
-                return_hidden=True,
-                attention=self.attention,
-            )
+            hidden = self._states(model, doubled)
             logp = self._head_logp(model, hidden, views.target.flatten()[doubled.home], temperature)
             flat = flat.to(logp.dtype).index_copy(0, doubled.home, logp)
-        return flat.view(rows, columns)
+        return flat.view(views.score.shape)
+
+    def distributions(self, model: nn.Module, views: NoisyViews, temperature: float = 1.0) -> Float[Tensor, "P V"]:
+        """As `Backbone.distributions`, in the sight of `logprobs`."""
+        doubled = doubled_input(views, self._size)
+        if doubled is None:
+            return torch.zeros(0, self.model.config.vocab_size, device=views.ids.device)
+        hidden = self._states(model, doubled)[doubled.home.argsort()]
+        return self._head_distribution(model, hidden, temperature)
+
+    def _states(self, model: nn.Module, doubled: DoubledInput) -> Float[Tensor, "N d"]:
+        hidden: Tensor = model(
+            doubled.ids,
+            block_mask=doubled.sight,
+            position_ids=doubled.position,
+            logits_positions=doubled.score,
+            return_hidden=True,
+            attention=self.attention,
+        )
+        return hidden
 
     def forwards(self, views: NoisyViews) -> Float[Tensor, " n"]:
         """Scored blocks over blocks of the window: the clean half is shared, so only scored blocks are paid for."""
@@ -60,6 +71,7 @@ class BlockBackbone(TransformerBackbone):
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
         watch: Watch | None = None,
+        forks: Forks | None = None,
     ) -> Samples:
         """As `Backbone.sample`, with an exact key-value cache."""
         self._check_request(record, prompts, config, generators)
@@ -75,6 +87,7 @@ class BlockBackbone(TransformerBackbone):
                 device=self.model.device,
                 record=record,
                 watch=watch,
+                forks=forks,
             )
 
     @property

@@ -14,7 +14,7 @@ from dare.families.backbone import RECORDS, TransformerBackbone, spread
 from dare.families.packing import packed_input, packing_pays
 from dare.sampling.masked import sample_masked
 from dare.spec import SamplingConfig
-from dare.types import NoisyViews, Records, Samples, Watch
+from dare.types import Forks, NoisyViews, Records, Samples, Watch
 
 
 @dataclass
@@ -27,23 +27,42 @@ class MaskedBackbone(TransformerBackbone):
 
     def logprobs(self, model: nn.Module, views: NoisyViews, temperature: float = 1.0) -> Float[Tensor, "n S"]:
         """As `Backbone.logprobs`: the real tokens end to end where that is faster, else a padded batch."""
+        if self._packs(views):
+            hidden, home = self._packed_states(model, views)
+            logp = self._head_logp(model, hidden, views.target.flatten()[home], temperature)
+            flat = torch.zeros(views.score.numel(), dtype=logp.dtype, device=logp.device)
+            return flat.index_copy(0, home, logp).view(views.score.shape)
+        hidden = self._states(model, views)
+        return spread(self._head_logp(model, hidden, views.target[views.score], temperature), views.score)
+
+    def distributions(self, model: nn.Module, views: NoisyViews, temperature: float = 1.0) -> Float[Tensor, "P V"]:
+        """As `Backbone.distributions`."""
+        if self._packs(views):
+            hidden, home = self._packed_states(model, views)
+            hidden = hidden[home.argsort()]
+        else:
+            hidden = self._states(model, views)
+        return self._head_distribution(model, hidden, temperature)
+
+    def _packs(self, views: NoisyViews) -> bool:
+        return packing_pays(views.valid[:, : used_width(views.valid)], self.attention)
+
+    def _states(self, model: nn.Module, views: NoisyViews) -> Float[Tensor, "P d"]:
+        """What the head reads for every scored position, in row-major order."""
         width = used_width(views.valid)
         score, valid = views.score[:, :width], views.valid[:, :width]
-        if packing_pays(valid, self.attention):
-            return self._packed_logprobs(model, views, temperature)
         read, place = self._predicting_scored(score)
-        hidden = model(
+        hidden: Tensor = model(
             views.ids[:, :width],
             attention_mask=None if bool(valid.all()) else valid,
             logits_positions=read,
             return_hidden=True,
             attention=self.attention,
         )
-        hidden = hidden if place is None else hidden[place]
-        logp = self._head_logp(model, hidden, views.target[:, :width][score], temperature)
-        return spread(logp, views.score)
+        return hidden if place is None else hidden[place]
 
-    def _packed_logprobs(self, model: nn.Module, views: NoisyViews, temperature: float) -> Float[Tensor, "n S"]:
+    def _packed_states(self, model: nn.Module, views: NoisyViews) -> tuple[Float[Tensor, "P d"], Int[Tensor, " P"]]:
+        """The same in the order of the pack, and where each position lies in the flattened views."""
         packed = packed_input(views, self.logit_shift)
         hidden = model(
             packed.ids,
@@ -53,9 +72,7 @@ class MaskedBackbone(TransformerBackbone):
             return_hidden=True,
             attention=self.attention,
         )[0]
-        logp = self._head_logp(model, hidden, views.target.flatten()[packed.home], temperature)
-        flat = torch.zeros(views.score.numel(), dtype=logp.dtype, device=logp.device)
-        return flat.index_copy(0, packed.home, logp).view(views.score.shape)
+        return hidden, packed.home
 
     def forwards(self, views: NoisyViews) -> Float[Tensor, " n"]:
         """One each."""
@@ -68,6 +85,7 @@ class MaskedBackbone(TransformerBackbone):
         generators: Sequence[torch.Generator],
         record: frozenset[Records] = frozenset(),
         watch: Watch | None = None,
+        forks: Forks | None = None,
     ) -> Samples:
         """As `Backbone.sample`; the head runs on the current blocks only."""
         self._check_request(record, prompts, config, generators)
@@ -83,6 +101,7 @@ class MaskedBackbone(TransformerBackbone):
                 device=self.model.device,
                 record=record,
                 watch=watch,
+                forks=forks,
             )
 
     def _logits(self, ids: Tensor, valid: Tensor, columns: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dare.sampling.canvas import Canvas
+from dare.sampling.canvas import Canvas, joined, take_over
 from dare.sampling.denoise import Denoiser
 from dare.sampling.plan import BlockPlan, DecodingError, quotas_of
 from dare.sampling.progress import Progress, ended
 from dare.sampling.record import Recorder
 from dare.spec import SamplingConfig
-from dare.types import Records, Samples, Watch
+from dare.types import Forks, Records, Samples, Watch
 
 
 class BlockModel(Protocol):
@@ -35,7 +35,7 @@ class BlockModel(Protocol):
         """The block given last to these rows is finished and joins their context."""
 
     def keep(self, rows: Int[Tensor, " m"]) -> None:
-        """Go on with some of the rows."""
+        """Go on with some of the rows; one that is named twice becomes two."""
 
 
 def sample_block(
@@ -50,6 +50,7 @@ def sample_block(
     device: torch.device | None = None,
     record: frozenset[Records] = frozenset(),
     watch: Watch | None = None,
+    forks: Forks | None = None,
 ) -> Samples:
     """Blocks count from the first token of the prompt, whose remainder lies inside the first decoded block.
 
@@ -71,10 +72,10 @@ def sample_block(
     start = canvas.prompt_length // size * size  # first column of the current block of each row
     edits = torch.zeros_like(start)  # forwards that only edited it
     most_edits = 0 if config.edit_threshold is None else config.max_post_steps
-    live = torch.arange(len(prompts), device=device)
+    live = torch.arange(len(prompts), device=device) if forks is None else forks.first.to(device)
     if len(live):
-        model.prefill(canvas.ids[:, : int(start.max())], start, canvas.ids.shape[1])
-        canvas.nfe.add_(start > 0)
+        model.prefill(canvas.ids[live, : int(start.max())], start[live], canvas.ids.shape[1])
+        canvas.nfe[live] += start[live] > 0
     while len(live):
         columns = start[live, None] + torch.arange(size, device=device)
         at = (live[:, None], columns)
@@ -110,6 +111,14 @@ def sample_block(
             model.keep(stay)
         if watch is not None and len(stepped):
             watch(canvas.frame(stepped, live, open_from=None if config.edit_threshold is None else start))
+        if forks is not None and len(pairs := forks.due(live, canvas.ids, window & (canvas.step_map == 0))):
+            canvas.copy(pairs)
+            progress.copy(pairs)
+            take_over(pairs, start, edits)
+            live, place = joined(live, pairs)
+            model.keep(place)
+    while forks is not None and len(pairs := forks.finish(canvas.ids)):
+        canvas.copy(pairs)
     return recorder.add_to(canvas.samples(eos_ids))
 
 

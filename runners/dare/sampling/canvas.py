@@ -79,6 +79,10 @@ class Canvas:
                 torch.stack((self.steps[owner], owner, columns[row, place], token[row, place]), dim=1)  # (E, 4)
             )
 
+    def copy(self, pairs: Int[Tensor, "m 2"]) -> None:
+        """Rows take over where others stand. What that cost was spent on the others."""
+        take_over(pairs, self.ids, self.step_map, self.steps)
+
     def frame(
         self, rows: Int[Tensor, " n"], live: Int[Tensor, " m"], open_from: Int[Tensor, " N"] | None = None
     ) -> Frame:
@@ -118,3 +122,16 @@ class Canvas:
     @property
     def _column(self) -> Tensor:
         return torch.arange(self.ids.shape[1], device=self.ids.device)
+
+
+def take_over(pairs: Int[Tensor, "m 2"], *states: Tensor) -> None:
+    """For each pair (source, copy) the copy's row of every state becomes the source's."""
+    source, copy = pairs.unbind(1)
+    for state in states:
+        state[copy] = state[source]
+
+
+def joined(live: Int[Tensor, " n"], pairs: Int[Tensor, "m 2"]) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """The live rows and behind them the copies of some; and the place of each, or of its source, among the former."""
+    place = (live == pairs[:, :1]).int().argmax(1)
+    return torch.cat((live, pairs[:, 1])), torch.cat((torch.arange(len(live), device=live.device), place))

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dare.sampling.canvas import Canvas
+from dare.sampling.canvas import Canvas, joined, take_over
 from dare.sampling.denoise import Denoiser
 from dare.sampling.plan import DecodingError, blocks_of
 from dare.sampling.progress import Progress, ended
 from dare.sampling.record import Recorder
 from dare.spec import SamplingConfig
-from dare.types import Records, Samples, Watch
+from dare.types import Forks, Records, Samples, Watch
 
 
 class MaskedModel(Protocol):
@@ -39,7 +39,7 @@ class CachedModel(Protocol):
         """Forwards of a part of some of the rows against what is kept of the rest."""
 
     def keep(self, rows: Int[Tensor, " m"]) -> None:
-        """Go on with some of the rows."""
+        """Go on with some of the rows; one that is named twice becomes two."""
 
 
 def sample_masked(
@@ -54,6 +54,7 @@ def sample_masked(
     device: torch.device | None = None,
     record: frozenset[Records] = frozenset(),
     watch: Watch | None = None,
+    forks: Forks | None = None,
 ) -> Samples:
     """Semi-autoregressive decoding; `block_length` = `gen_length` is pure diffusion, 1 is left to right.
 
@@ -75,9 +76,9 @@ def sample_masked(
     lengths = torch.tensor([block.length for block in blocks], device=device)
     number = torch.zeros_like(canvas.length)  # of the current block of each row
     start = canvas.prompt_length.clone()  # its first column
-    live = torch.arange(len(prompts), device=device)
+    live = torch.arange(len(prompts), device=device) if forks is None else forks.first.to(device)
     if config.cache != "none":
-        model.start(len(prompts), canvas.ids.shape[1])  # type: ignore[union-attr]
+        model.start(len(live), canvas.ids.shape[1])  # type: ignore[union-attr]
     while len(live):
         # Blocks of unequal lengths come from a schedule, which keeps all rows at the same one.
         length = lengths[number[live]]
@@ -113,6 +114,15 @@ def sample_masked(
                 model.keep(stay)  # type: ignore[union-attr]
         if watch is not None:
             watch(canvas.frame(stepped, live))
+        if forks is not None and len(pairs := forks.due(live, canvas.ids, window & (canvas.step_map == 0))):
+            canvas.copy(pairs)
+            progress.copy(pairs)
+            take_over(pairs, number, start)
+            live, place = joined(live, pairs)
+            if config.cache != "none":
+                model.keep(place)  # type: ignore[union-attr]
+    while forks is not None and len(pairs := forks.finish(canvas.ids)):
+        canvas.copy(pairs)
     return recorder.add_to(canvas.samples(eos_ids))
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from dare.sampling.canvas import take_over
 from dare.sampling.denoise import Block
 from dare.sampling.draw import reveal_steps
 from dare.sampling.plan import BlockPlan, reveal_chances
@@ -62,6 +63,10 @@ class Progress:
     def advance(self, rows: Int[Tensor, " n"], full: Bool[Tensor, " n"]) -> None:
         """A step is done; a full block is followed by the first step of the next."""
         self.step[rows] = torch.where(full, 0, self.step[rows] + 1)
+
+    def copy(self, pairs: Int[Tensor, "m 2"]) -> None:
+        """Rows take over where others stand."""
+        take_over(pairs, self.step, *(() if self.reveal is None else (self.reveal,)))
 
     def _reveals(
         self, rows: Tensor, step: Tensor, masked: Tensor, generators: Sequence[torch.Generator]
