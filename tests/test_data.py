@@ -44,9 +44,9 @@ def test_a_file_of_demonstrations_and_a_file_of_prompts_are_told_apart(tmp_path:
     ("text", "words"),
     [
         ("", "has no rows"),
-        ("{", "line 1 is no JSON object with a prompt"),
-        ('{"prompt": "x", "answer": "y"}\n{"answer": "y"}', "line 2"),
-        ('{"prompt": "x"}', "line 1 has neither an answer nor a task"),
+        ("{", "line 1 is no JSON"),
+        ('{"prompt": "x", "answer": "y"}\n{"answer": "y"}', "line 2: 'prompt' is missing"),
+        ('{"prompt": "x"}', "has the columns prompt; what is understood: "),
         ("[1]", "line 1"),
     ],
 )

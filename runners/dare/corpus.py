@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dare.tasks import Demonstration, Item, Task, load_task
+from dare.tasks import Demonstration, Dialogue, Item, Task, load_task, text_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Part:
 class Preference:
     """A prompt with two answers, of which one is better."""
 
-    prompt: str
+    prompt: Dialogue
     chosen: str
     rejected: str
 
@@ -84,7 +84,7 @@ def preferences(task: Task, count: int) -> tuple[Preference, ...]:
     generator = random.Random(f"dare/preferences/{task.name}/{task.version}")
     pairs = []
     for demonstration in shown:
-        item = task.item_of(demonstration.prompt)
+        item = task.item_of(text_of(demonstration.prompt))
         worth = _worth(task, item, demonstration.answer)
         for _ in range(SPOILING_TRIES):
             copy = _spoiled(demonstration.answer, alphabet, generator)

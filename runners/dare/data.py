@@ -1,33 +1,34 @@
 """Training data: prompts with a judge, demonstrations or preferences; batches that depend on seed and step alone.
 
 `prompts:<task>` takes a task's training split, `corpus:<task>/<name>` its demonstrations, `preferences:<task>` pairs
-made from them, `mix:<name>` a pretraining mix, `file:<path>` a JSONL file of the job directory: rows
-{"prompt", "answer"}, {"prompt", "chosen", "rejected"} or {"prompt", "task", "gold"}.
+made from them, `mix:<name>` a pretraining mix, `file:<path>` rows of JSONL, JSON or Parquet, relative to the job
+directory, and `hub:<owner>/<name>@<commit>/<file or split>` those of a data set of the hub. What the columns mean says
+`dare.data_columns`; of two readings, `#<column>/<column>` at the end names one.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from dare.corpus import MIXES, Preference, demonstrations, preferences
+from dare.data_columns import Example, JudgedItem, Kind, UnusableGoldError, layout_of, row_id
+from dare.data_files import DataError as DataError
+from dare.data_files import Row, files_of, read_rows
+from dare.dataset_manifest import Manifest, SetAside, data_file, hashes
 from dare.family import Backbone
+from dare.hub_data import fetch_data, parse
 from dare.seeds import generator_for
-from dare.tasks import Demonstration, Item, Task, load_task
+from dare.tasks import Demonstration, Dialogue, Item, Task, load_task
 from dare.types import Rollout
 
 CORPUS_ROWS = 4096
 MIX_ROWS = 40_000
-
-
-class DataError(ValueError):
-    """The training data cannot be used. The message names the file and line, or the word that is wrong."""
 
 
 @dataclass(frozen=True)
@@ -60,66 +61,132 @@ class PreferenceData:
 TrainingData = PromptData | DemonstrationData | PreferenceData
 
 
-def load_data(reference: str, directory: Path) -> TrainingData:
-    """Training data by reference; DataError says what is wrong in a sentence."""
+@dataclass(frozen=True)
+class DataSet:
+    """What a reference leads to: the rows that can be trained on, and where they come from."""
+
+    source: str
+    kind: Kind
+    examples: Sequence[Example]
+    ids: Sequence[str]
+    """One per example."""
+    revision: str | None = None
+    layout: str | None = None
+    files: tuple[tuple[Path, str], ...] = ()
+    """Each with the name that the manifest calls it by."""
+    set_aside: tuple[SetAside, ...] = field(default=())
+
+    @property
+    def data(self) -> TrainingData:
+        """As the executor takes it."""
+        if self.kind == "prompts":
+            judged = cast(Sequence[JudgedItem], self.examples)
+            return PromptData([one.item for one in judged], [one.task for one in judged])
+        if self.kind == "preferences":
+            return PreferenceData(cast(Sequence[Preference], self.examples))
+        return DemonstrationData(cast(Sequence[Demonstration], self.examples))
+
+    def manifest(self) -> Manifest:
+        """Hashes the files and the rows."""
+        rows_sha256, repeated = hashes(self.examples)
+        return Manifest(
+            source=self.source,
+            revision=self.revision,
+            kind=self.kind,
+            layout=self.layout,
+            files=tuple(data_file(path, name) for path, name in self.files),
+            rows=len(self.examples) + len(self.set_aside),
+            kept=len(self.examples),
+            set_aside=self.set_aside,
+            repeated=repeated,
+            rows_sha256=rows_sha256,
+        )
+
+    def without(self, rows: Collection[int]) -> DataSet:
+        """The same without some of its rows, by number from 0; DataError when none is left."""
+        left = [number for number in range(len(self.examples)) if number not in rows]
+        if not left:
+            raise DataError(f"all {len(self.examples)} rows of {self.source} give test items away: nothing is left")
+        return replace(self, examples=[self.examples[n] for n in left], ids=[self.ids[n] for n in left])
+
+
+def load_data(reference: str, directory: Path, folder: Path | None = None) -> TrainingData:
+    """Training data by reference; DataError says what is wrong in a sentence. `folder` holds published task data."""
+    return load_data_set(reference, directory, folder).data
+
+
+def load_data_set(reference: str, directory: Path, folder: Path | None = None) -> DataSet:
+    """The same with ids, files and what was set aside."""
     kind, _, rest = reference.partition(":")
     if kind == "prompts":
         task = load_task(rest)
-        items = task.items("train", None)
-        return PromptData(items, [task] * len(items))
+        items = task.items("train", folder)
+        examples = [JudgedItem(item, task) for item in items]
+        return DataSet(reference, "prompts", examples, [item.id for item in items], _version(task))
     if kind == "corpus":
         name, _, corpus = rest.partition("/")
         task = load_task(name)
         if task.demonstrations is None or corpus not in task.corpora:
             raise DataError(f"task {name!r} has no corpus {corpus!r}; it has: {', '.join(task.corpora) or 'none'}")
-        return DemonstrationData(task.demonstrations(corpus, CORPUS_ROWS))
+        return _generated(reference, "demonstrations", task.demonstrations(corpus, CORPUS_ROWS), [task])
     if kind == "preferences":
         task = load_task(rest)
         if task.demonstrations is None or task.item_of is None:
             raise DataError(f"task {rest!r} has no demonstrations to make preferences from; pass a file:<path>")
-        return PreferenceData(preferences(task, CORPUS_ROWS))
+        return _generated(reference, "preferences", preferences(task, CORPUS_ROWS), [task])
     if kind == "mix":
         if rest not in MIXES:
             raise DataError(f"unknown mix {rest!r}; known: {', '.join(MIXES)}")
-        return DemonstrationData(demonstrations(rest, MIX_ROWS))
+        tasks = [load_task(part.task) for part in MIXES[rest]]
+        return _generated(reference, "demonstrations", demonstrations(rest, MIX_ROWS), tasks)
     if kind == "file":
-        return _read_file(directory / rest)
-    known = "prompts:<task>, corpus:<task>/<name>, preferences:<task>, mix:<name>, file:<path>"
-    raise DataError(f"data {reference!r} is none of {known}")
+        path, _, layout = rest.partition("#")
+        return _read(reference, files_of(directory, path), layout)
+    if kind == "hub":
+        place, _, layout = rest.partition("#")
+        wanted = parse(place)
+        return _read(reference, fetch_data(wanted), layout, wanted.commit)
+    known = "prompts:<task>, corpus:<task>/<name>, preferences:<task>, mix:<name>, file:<path>, "
+    raise DataError(f"data {reference!r} is none of {known}hub:<owner>/<name>@<commit>/<file or split>")
 
 
-def _read_file(path: Path) -> TrainingData:
-    if not path.is_file():
-        raise DataError(f"there is no data file {path}")
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-                rows.append((number, str(row["prompt"]), row))
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise DataError(f"{path.name} line {number} is no JSON object with a prompt: {error}") from error
+def _version(*tasks: Task) -> str:
+    return ", ".join(f"{task.name} {task.version}" for task in tasks)
+
+
+def _generated(reference: str, kind: Kind, examples: Sequence[Example], tasks: Sequence[Task]) -> DataSet:
+    ids = [str(number) for number in range(1, len(examples) + 1)]
+    return DataSet(reference, kind, examples, ids, _version(*tasks))
+
+
+def _read(reference: str, files: Sequence[tuple[Path, str]], layout: str, revision: str | None = None) -> DataSet:
+    """Rows of files as examples; those whose gold is of no use are set aside."""
+    name = ", ".join(path.name for path, _ in files)
+    rows = [row for path, _ in files for row in read_rows(path)]
     if not rows:
-        raise DataError(f"{path.name} has no rows")
-    if any("chosen" in row or "rejected" in row for _, _, row in rows):
-        return PreferenceData([_preference(row, f"{path.name} line {number}") for number, _, row in rows])
-    if all("answer" in row for _, _, row in rows):
-        return DemonstrationData([Demonstration(prompt, str(row["answer"])) for _, prompt, row in rows])
-    missing = next((number for number, _, row in rows if "task" not in row or "gold" not in row), None)
-    if missing is not None:
-        raise DataError(f"{path.name} line {missing} has neither an answer nor a task with its gold")
-    items = [Item(id=str(row.get("id", number)), prompt=prompt, gold=row["gold"]) for number, prompt, row in rows]
-    return PromptData(items, [load_task(row["task"]) for _, _, row in rows])
+        raise DataError(f"{name} has no rows")
+    chosen = layout_of(rows, name, layout)
+    examples, ids, set_aside = [], [], []
+    places: dict[str, str] = {}
+    for number, row in enumerate(rows, start=1):
+        id = _unique(row, number, places)
+        try:
+            examples.append(chosen.read(row, id))
+            ids.append(id)
+        except UnusableGoldError as error:
+            set_aside.append(SetAside(id=id, place=row.place, reason=str(error)))
+    if not examples:
+        first = set_aside[0]
+        raise DataError(f"{name}: none of {len(rows)} rows can be trained on; {first.place}: {first.reason}")
+    return DataSet(reference, chosen.kind, examples, ids, revision, chosen.name, tuple(files), tuple(set_aside))
 
 
-def _preference(row: dict[str, Any], where: str) -> Preference:
-    for name in ("prompt", "chosen", "rejected"):
-        if not isinstance(row.get(name), str):
-            given = f"is {row[name]!r:.40}" if name in row else "is missing"
-            raise DataError(f"{where}: {name!r} {given}; a preference is three texts: prompt, chosen, rejected")
-    if row["chosen"] == row["rejected"]:
-        raise DataError(f"{where}: chosen and rejected are the same text, so there is nothing to prefer")
-    return Preference(row["prompt"], row["chosen"], row["rejected"])
+def _unique(row: Row, number: int, places: dict[str, str]) -> str:
+    id = row_id(row, number)
+    if id in places:
+        raise DataError(f"{row.place} has the id {id!r}, which {places[id]} has as well")
+    places[id] = row.place
+    return id
 
 
 def batch_indices(count: int, size: int, step: int, seed: int) -> list[int]:
@@ -191,7 +258,7 @@ def _end(backbone: Backbone, prompt: int, answer: int, gen_length: int) -> int:
     return min(blocks * backbone.block_size, prompt + gen_length)
 
 
-def prompt_rows(backbone: Backbone, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+def prompt_rows(backbone: Backbone, prompts: Sequence[Dialogue]) -> tuple[Tensor, Tensor]:
     """Prompt ids [N, P], right-padded, and their lengths [N]."""
     ids = [backbone.tokenizer.prompt_ids(prompt) for prompt in prompts]
     length = torch.tensor([len(row) for row in ids])

@@ -38,8 +38,8 @@ def pin(hub_id: str, revision: str, endpoint: str | None = None) -> Pinned:
 
     try:
         info: Any = HfApi(endpoint=endpoint).model_info(hub_id, revision=revision, files_metadata=True)
-    except _failures() as error:
-        raise _said(error, hub_id, revision) from error
+    except failures() as error:
+        raise _sentence(error, hub_id, revision) from error
     suffixes = tuple(pattern.removeprefix("*") for pattern in PATTERNS)
     sizes = [file.size for file in info.siblings or [] if file.rfilename.endswith(suffixes)]
     licence = getattr(info.card_data, "license", None) if info.card_data else None
@@ -66,28 +66,32 @@ def fetch(pinned: Pinned, directory: Path, patterns: list[str]) -> None:
             ignore_patterns=["*/*"],
             endpoint=pinned.endpoint,
         )
-    except _failures() as error:
-        raise _said(error, pinned.hub_id, pinned.commit) from error
+    except failures() as error:
+        raise _sentence(error, pinned.hub_id, pinned.commit) from error
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def failures() -> tuple[type[Exception], ...]:
     """What the client raises: `OSError`s of requests up to version 0.36, errors of httpx in 1 and of httpx2 in 2."""
     clients = [import_module(name) for name in ("httpx", "httpx2") if find_spec(name) is not None]
     return (OSError, *(client.HTTPError for client in clients))
 
 
-def _said(error: Exception, hub_id: str, revision: str) -> HubError:
+def said(error: Exception, hub_id: str, revision: str) -> str | None:
+    """What the hub itself answered, in one sentence; None where it did not answer."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return HubError(f"{hub_id} is gated: accept its terms on its page, set HF_TOKEN, and try again")
+        return f"{hub_id} is gated: accept its terms on its page, set HF_TOKEN, and try again"
     if isinstance(error, RevisionNotFoundError):
-        return HubError(f"{hub_id} has no revision {revision!r}: name a branch, a tag or a commit that it has")
+        return f"{hub_id} has no revision {revision!r}: name a branch, a tag or a commit that it has"
     if isinstance(error, RepositoryNotFoundError):
-        return HubError(
-            f"the hub has no {hub_id}, or shows it to nobody without a token: check the name, or set HF_TOKEN"
-        )
-    return HubError(
+        return f"the hub has no {hub_id}, or shows it to nobody without a token: check the name, or set HF_TOKEN"
+    return None
+
+
+def _sentence(error: Exception, hub_id: str, revision: str) -> HubError:
+    unreached = (
         f"the hub cannot be reached for {hub_id} ({type(error).__name__}): fetch its folder where there is a network, "
         "and add the folder by its path"
     )
+    return HubError(said(error, hub_id, revision) or unreached)
