@@ -26,6 +26,8 @@ from dare.tasks.sudoku import solution_grids
 
 GENERATED = [name for name in task_names() if not load_task(name).needs_data]
 PUBLISHED = [name for name in task_names() if load_task(name).needs_data]
+PLANNING = ("countdown_published", "sudoku_published")
+"""Tasks whose chance of an item can be told from the item alone; that of GSM8K is tested with its other figures."""
 NASTY = [
     "",
     "\x00",
@@ -269,8 +271,8 @@ def test_missing_data_is_named_with_the_way_to_give_it(name: str, tmp_path: Path
     for folder in (None, tmp_path):
         with pytest.raises(MissingDataError, match=r"needs the file \w+/\w+\.\w+, which .*: pass --data FOLDER"):
             load_task(name).items("test", folder)
-    with pytest.raises(UnknownSplitError, match="no split 'train'; it has: test"):
-        load_task(name).items("train", tmp_path)
+    with pytest.raises(UnknownSplitError, match=r"no split 'dev'; it has: .*test"):
+        load_task(name).items("dev", tmp_path)
 
 
 def test_a_changed_data_file_is_refused(tmp_path: Path) -> None:
@@ -288,7 +290,8 @@ def test_published_items_are_stable_and_score_the_stated_chance_floor(name: str,
     check_items(items)
     assert items_sha256(items) == items_sha256(items_of(task, "test", shared))
     assert items[0] == task.example[0]
-    check_chance_floor(task, items)
+    if name in PLANNING:
+        check_chance_floor(task, items)
 
 
 def expected_cells(puzzle: str) -> float:

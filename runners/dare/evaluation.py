@@ -19,7 +19,8 @@ from dare.family import Backbone
 from dare.metrics import EventLog
 from dare.seeds import generator_for
 from dare.spec import EvaluateSpec, ItemOutcome, Prediction, Score, TaskProtocol, Usage
-from dare.tasks import Item, Task, items_sha256, load_task
+from dare.tasks import Item, Task, items_sha256, load_task, text_of
+from dare.types import UNRECORDED
 
 SCORER = "dare-1"
 
@@ -79,7 +80,7 @@ def evaluate(
 
 def prompt_sha256(item: Item) -> str:
     """Hash of the prompt as the task writes it."""
-    return hashlib.sha256(item.prompt.encode()).hexdigest()
+    return hashlib.sha256(text_of(item.prompt).encode()).hexdigest()
 
 
 def read_predictions(path: Path, items: Sequence[Item]) -> dict[tuple[str, int], Prediction]:
@@ -119,6 +120,11 @@ def _generate(protocol: TaskProtocol, backbone: Backbone, batch: list[tuple[Item
     generators = [generator_for(seed, "evaluate", protocol.task, item.id, sample) for item, sample in batch]
     with torch.no_grad():
         samples = backbone.sample(prompts, config, generators)
+    if bool((samples.nfe == UNRECORDED).any()):
+        raise EvaluationError(
+            f"what decodes {protocol.task} does not report the forwards of an answer, and no score is stored without "
+            "its cost: evaluate with our own decoder"
+        )
     return [
         Prediction(
             item=item.id,

@@ -14,13 +14,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+Dialogue = str | tuple[Mapping[str, str], ...]
+"""One user turn, or several messages with `role` and `content`, the last of them not an answer."""
+
+
+def text_of(dialogue: Dialogue) -> str:
+    """What is asked, to be shown or compared: the contents of all messages, a blank line between them."""
+    return dialogue if isinstance(dialogue, str) else "\n\n".join(message["content"] for message in dialogue)
+
 
 @dataclass(frozen=True)
 class Item:
     """One question. `gold` is whatever the task's judge needs; `cluster` joins items that are not independent."""
 
     id: str
-    prompt: str
+    prompt: Dialogue
     gold: Mapping[str, Any]
     cluster: str | None = None
 
@@ -35,7 +43,7 @@ class Item:
 class Demonstration:
     """A prompt with an answer to imitate."""
 
-    prompt: str
+    prompt: Dialogue
     answer: str
 
 

@@ -47,6 +47,7 @@ TASK = Task(
         "All items have 8 holes; 124 of 500 have several solutions, each of which is right.",
         "The published solutions are 229 of the 288 grids; for 406 items (192 grids) that grid is one of the "
         "training grids of task 'sudoku', for 382 items all solutions are. No puzzle is a training item of it.",
+        "The pretraining mix lazy-sudoku+countdown of the tiny backbones contains one of them, item row-088.",
         "The reward, the share of holes right, has a chance floor of 0.268 under the same procedure: with several "
         "solutions the one that agrees best counts.",
     ),
