@@ -86,6 +86,8 @@ def refused_backbones(track: Track, source: AlgorithmSource | None) -> dict[str,
             refused[name] = f"Backbone `{name}` cannot be chosen: it is not on this machine."
         elif source is not None and (problem := catalog.unsupported(source, record)):
             refused[name] = problem.text
+        elif source is not None and (text := track.without_data(source.class_name, source.trains_on, name)):
+            refused[name] = text
     return refused
 
 
@@ -111,15 +113,9 @@ def what_you_get(report: UploadReport, track: Track) -> str:
     if report.check_runs:
         sentence += f" Before that, {quantities.plural(report.check_runs, 'check')} on a tiny backbone, free of charge."
     if report.submission is not None and report.train_runs:
-        budgets = {
-            (recipe.budget.optimiser_steps, recipe.budget.gradient_forwards)
-            for record in report.submission.backbones
-            for recipe in (
-                track.rules_of(record.name).demonstrations
-                if report.source is not None and report.source.trains_on == "demonstrations"
-                else track.rules_of(record.name).prompts,
-            )
-        }
+        trains_on = report.source.trains_on if report.source is not None else "prompts"
+        recipes = [track.rules_of(record.name).recipe_for(trains_on) for record in report.submission.backbones]
+        budgets = {(r.budget.optimiser_steps, r.budget.gradient_forwards) for r in recipes if r is not None}
         for steps, forwards in sorted(budgets, key=str):
             sentence += f" Each training run makes at most {quantities.plural(steps, 'optimiser step')}"
             if forwards is not None:

@@ -33,6 +33,10 @@ class UnknownTrackError(ValueError):
     """No track file of that name and version."""
 
 
+class NoTrainingDataError(ValueError):
+    """A track has no data of the kind that an algorithm trains on."""
+
+
 class TrackFileError(ValueError):
     """A track file does not say what a track must say."""
 
@@ -56,6 +60,10 @@ class BackboneRules(Frozen):
     samples: Annotated[int, Field(ge=0)] = 4
     """Sampled completions per item of a ranked task, besides the greedy one. Other tasks are decoded greedily only."""
     sample_temperature: Annotated[float, Field(gt=0)] = 1.0
+
+    def recipe_for(self, trains_on: str) -> Recipe | None:
+        """How what an algorithm trains on is used; None where the track has no such data."""
+        return {"prompts": self.prompts, "demonstrations": self.demonstrations}.get(trains_on)
 
 
 class TaskRules(Frozen):
@@ -122,6 +130,12 @@ class Track(Frozen):
             )
         return self.backbones[backbone]
 
+    def without_data(self, algorithm: str, trains_on: str, backbone: str) -> str | None:
+        """Why an algorithm cannot be trained here: a sentence, or None where its kind of data is at hand."""
+        if self.rules_of(backbone).recipe_for(trains_on) is not None:
+            return None
+        return f"`{algorithm}` trains on {trains_on}; track {self.name} has none for {backbone}."
+
     def protocols(self, backbone: str, with_data: bool) -> tuple[TaskProtocol, ...]:
         """Evaluation protocols of one backbone. Transfer tasks only where their data is at hand."""
         rules = self.rules_of(backbone)
@@ -140,9 +154,11 @@ class Track(Frozen):
         )
 
     def train_job(self, backbone: BackboneRef, algorithm: AlgorithmSpec, trains_on: str, seed: int) -> JobSpec:
-        """The training run of one entry on one backbone with one seed."""
+        """The training run of one entry on one backbone with one seed; NoTrainingDataError where it cannot be."""
         rules = self.rules_of(backbone.name)
-        recipe = rules.demonstrations if trains_on == "demonstrations" else rules.prompts
+        recipe = rules.recipe_for(trains_on)
+        if recipe is None:
+            raise NoTrainingDataError(self.without_data(algorithm.name, trains_on, backbone.name))
         return JobSpec(
             kind="train",
             seed=seed,

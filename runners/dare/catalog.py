@@ -18,8 +18,7 @@ from dare.problems import Problem, nearest
 from dare.source import AlgorithmSource, literal_set, read_source
 from dare.source_names import module_tree, names_of, parsed, qualified
 from dare.spec import BackboneRef, Frozen, SamplingConfig
-
-RECORDED = {"step_map": "step maps", "x0": "predicted tokens", "confidence": "confidences", "tree": "trees"}
+from dare.support import RECORDED, Support, missing_records, support
 
 
 class UnknownAlgorithmError(ValueError):
@@ -205,9 +204,15 @@ def _class_attributes(cls: ast.ClassDef) -> dict[str, ast.expr]:
     return found
 
 
+def support_of(algorithm: AlgorithmSource, family: str) -> Support:
+    """Whether an algorithm runs on a family, and whether its authors ran it on one of that kind."""
+    said = families()[family]
+    return support(algorithm.record, algorithm.published_for, said.kind, said.records)
+
+
 def unsupported(algorithm: AlgorithmSource, backbone: BackboneRecord) -> Problem | None:
     """Why an algorithm cannot train a backbone: its sampler does not record what the algorithm reads."""
-    missing = sorted(algorithm.record - families()[backbone.family].records)
+    missing = missing_records(algorithm.record, families()[backbone.family].records)
     if not missing:
         return None
     wanted = ", ".join(f'"{record}"' for record in missing)
