@@ -50,6 +50,11 @@ TRAIN = ["train", "--backbone", "sdar-tiny", "--out", "{tmp}/out", "--steps", "1
         (["--algorithm", "d1"], "settings: {lr: 1}", "lr is 1: Extra inputs are not permitted"),
         (["--algorithm", "d1", "--set", "clip_low=abc"], "", '`clip_low` is the text "abc", a number is needed'),
         (["--algorithm", "bgpo", "--set", "mc_sample=2"], "", "Did you mean `mc_samples`?"),
+        (
+            ["--algorithm", "d1", "--stop-on", "boom"],
+            "",
+            "--stop-on boom: there is no such alarm; known: nan, collapse",
+        ),
     ],
 )
 def test_a_training_that_cannot_start_says_why_and_writes_nothing(

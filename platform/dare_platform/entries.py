@@ -325,6 +325,7 @@ def _submission_of(session: Session, entry: Entry, catalog: Mapping[str, Backbon
             report = read_upload(
                 "algorithm.py", version.source.encode(), None, track, chosen,
                 name=entry.name, kind=entry.kind, assignments=given, with_data=with_data, catalog=catalog,
+                algorithm=algorithm.slug,
             )  # fmt: skip
     if report.submission is None:
         raise RefusedError(report.problems[0])

@@ -86,16 +86,18 @@ def read_upload(
     seeds: Sequence[int] | None = None,
     with_data: bool = False,
     catalog: Mapping[str, BackboneRecord] | None = None,
+    algorithm: str | None = None,
 ) -> UploadReport:
     """Read a submitted file: its source, its settings, and whether this track can run it on these backbones.
 
-    An entry may call itself a control: it is then shown beside the baselines and never ranked.
+    An entry may call itself a control: it is then shown beside the baselines and never ranked. `algorithm` is the name
+    whose tries it counts among, where that is not its own.
     """
     reading = read_source(content, _slug(name or file_name.rpartition("/")[2].removesuffix(".py")), file_name)
     source = reading.algorithm
     shown_as = name or (source.class_name if source else "entry")
     problems = list(reading.problems)
-    slug = _slug(shown_as)
+    slug = _slug(algorithm or shown_as)
     if slug == UNTOUCHED or slug.replace("-", "_") in algorithms():
         problems.append(Problem("name", None, f"`{shown_as}` is the name of a built-in algorithm. Choose another."))
     return _report(
@@ -217,10 +219,8 @@ def _backbones(
     for record in records if source is not None else ():
         if source is not None and (problem := unsupported(source, record)):
             problems.append(problem)
-        has_pairs = getattr(track.rules_of(record.name), "preferences", None) is not None
-        if source is not None and source.trains_on == "preferences" and not has_pairs:
-            text = f"`{source.class_name}` trains on preferences; track {track.name} has none for {record.name}."
-            problems.append(Problem("trains_on", None, text))
+        if source is not None and (reason := track.without_data(source.class_name, source.trains_on, record.name)):
+            problems.append(Problem("trains_on", None, reason))
     order = list(track.backbones)
     return tuple(sorted(records, key=lambda record: order.index(record.name))), problems
 

@@ -10,8 +10,10 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 import typer
 import yaml
@@ -20,10 +22,25 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from dare import answering, backbone_commands, memory_command
+from dare import (
+    answering,
+    backbone_commands,
+    data_command,
+    diagnose_command,
+    memory_command,
+    new_command,
+    package_command,
+    recipe_commands,
+)
 from dare.catalog import UnknownAlgorithmError, UnknownBackboneError, backbones, is_shipped, load_source
+from dare.data_files import DataError, local_data
+from dare.metrics import Listener
+from dare.own_reward import RewardError, keep
+from dare.reward import declared
 from dare.source import check_hyperparameters, read_source
 from dare.spec import (
+    STOP_ON,
+    AlarmName,
     AlgorithmSpec,
     Budget,
     EvaluateSpec,
@@ -36,6 +53,7 @@ from dare.spec import (
     TrainSettings,
     TrainSpec,
 )
+from dare.support import not_recorded
 from dare.terminal import at_least, console, pairs, refuse, say
 from dare.terminal_text import neutral
 from dare.versions import VersionError, require_declared
@@ -86,11 +104,8 @@ class Live:
         elif event.kind == "alarm":
             say(f"alarm {event.stage}: {event.detail}")
         elif event.kind in ("step", "progress"):
-            words = [event.detail or self._stage]
-            for name in ("reward", "loss"):
-                if event.metrics.get(name) is not None:
-                    words.append(f"{name} {event.metrics[name]:.3f}")
-            self._progress.update(self._task, description=" · ".join(words), completed=event.step, total=event.of)
+            words = " · ".join([event.detail or self._stage, *_few(event)])
+            self._progress.update(self._task, description=words, completed=event.step, total=event.of)
 
     def _tell(self, event: Event) -> None:
         """A line per stage and alarm, and one every few seconds in between: for logs."""
@@ -100,27 +115,60 @@ class Live:
             say(f"alarm {event.stage}: {event.detail}")
         elif event.kind in ("step", "progress") and time.monotonic() - self._told >= self.LINE_SECONDS:
             self._told = time.monotonic()
-            numbers = [f"{name} {value:.3g}" for name, value in event.metrics.items() if value is not None]
             place = f"{event.detail or 'step'} {event.step}" + (f" of {event.of}" if event.of else "")
-            say(" · ".join([place, *numbers]))
+            say(" · ".join([place, *_few(event)]))
 
 
-def conclude(directory: Path, data: Path | None, tidy: bool = False) -> None:
-    """Run a directory with live progress, print how it ended, and exit accordingly. `tidy` removes the checkpoint."""
+SHOWN = ("reward", "solved", "margin", "prefers_chosen", "loss", "gradient_norm", "kl")
+"""What a step is told by on a terminal; all of its metrics are in the diary and its copies."""
+
+
+def _few(event: Event) -> list[str]:
+    """The numbers of a step that fit into a line; one that was not finite is told too."""
+    told = {name: event.metrics[name] for name in SHOWN if name in event.metrics}
+    return [f"{name} {'not finite' if value is None else f'{value:.3g}'}" for name, value in told.items()]
+
+
+def conclude(directory: Path, data: Path | None, tidy: bool = False, project: str | None = None) -> None:
+    """Run a directory with live progress, print how it ended, and exit accordingly.
+
+    Args:
+        tidy: removes the checkpoint of a run that succeeded.
+        project: of Weights & Biases, which then hears of every event too.
+    """
     from dare.run import EXIT_INTERRUPTED, JobError, run
+    from dare.weights_and_biases import WandbError
 
     try:
-        with Live() as live:
-            result = run(directory, live.show, data)
+        with _reported(project, directory) as report, Live() as live:
+
+            def hear(event: Event) -> None:
+                live.show(event)
+                report(event)
+
+            result = run(directory, hear, data)
         if tidy and result.outcome == "succeeded":
             shutil.rmtree(directory / "checkpoint", ignore_errors=True)
-    except JobError as error:
+    except (JobError, WandbError) as error:
         refuse(error)
     except KeyboardInterrupt:
         say("Interrupted. Run it again to continue from the last checkpoint.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     show(result)
     raise typer.Exit(0 if result.outcome == "succeeded" else 1)
+
+
+@contextmanager
+def _reported(project: str | None, directory: Path) -> Iterator[Listener]:
+    """Who else hears of every event of the run: Weights & Biases, or nobody."""
+    if project is None:
+        yield lambda _: None
+        return
+    from dare.run import read_job
+    from dare.weights_and_biases import WeightsAndBiases
+
+    with WeightsAndBiases(project, directory, read_job(directory)) as listener:
+        yield listener
 
 
 def show(result: Result) -> None:
@@ -143,19 +191,51 @@ def run_directory(directory: Path, data: Data = None) -> None:
 @app.command()
 def train(
     algorithm: Annotated[str, typer.Option(help="A built-in algorithm, or a file with one Algorithm subclass.")],
-    backbone: Annotated[str, typer.Option(help="A backbone of the catalog, for example llada-tiny.")],
     out: Annotated[Path, typer.Option(help="Job directory to make, or to continue.")],
+    backbone: Annotated[
+        str | None, typer.Option(help="A backbone of the catalog, for example llada-tiny; the recipe's by default.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="TRACK/BACKBONE/TASK of `dare recipe list`; what is given beside it wins.")
+    ] = None,
     data: Annotated[
-        str, typer.Option(help="prompts:TASK, corpus:TASK/NAME, preferences:TASK, mix:NAME or file:PATH (JSONL).")
-    ] = "prompts:sudoku",
+        str | None,
+        typer.Option(
+            help="prompts:TASK, corpus:TASK/NAME, preferences:TASK, mix:NAME, file:PATH or hub:ID@COMMIT/SPLIT."
+        ),
+    ] = None,
     seed: int = 0,
-    steps: Annotated[int, typer.Option(help="Optimiser batches at most.")] = 30,
+    steps: Annotated[int | None, typer.Option(help="Optimiser batches at most; 30 without a recipe.")] = None,
     settings: Annotated[
         Path | None, typer.Option(help="YAML with hyperparameters, training settings and sampling.")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="hyperparameter=value, repeatable.")] = None,
+    stop_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Alarm that ends the run when it lasts, repeatable; `none` only warns. Default: collapse, gradient."
+        ),
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART[=WEIGHT]",
+            help="Part of the reward, repeatable: correct, task, format, ..., ./file.py:function. Default: the task's.",
+        ),
+    ] = None,
+    reward_sum: Annotated[
+        bool, typer.Option(help="Add the weighted parts up without dividing by the weights.")
+    ] = False,
+    data_folder: Annotated[
+        Path | None, typer.Option(envvar="DARE_DATA", help="Folder of published benchmark data, for prompts:gsm8k.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Report to Weights & Biases too; WANDB_MODE=offline keeps it.")
+    ] = None,
 ) -> None:
     """Train one policy and leave it in OUT/model. The same executor as the platform's; resumable.
+
+    Curves are in OUT/tensorboard: `tensorboard --logdir OUT`.
 
     Example: `dare train --algorithm bgpo --backbone llada-tiny --out runs/bgpo --set mc_samples=2`
     """
@@ -166,14 +246,18 @@ def train(
     parts = {
         name: _mapping(settings, name, given.get(name) or {}) for name in ("hyperparameters", "settings", "sampling")
     }
-    hyperparameters: Hyperparameters = {**parts["hyperparameters"], **pairs(set_ or [])}
-    record = _record(backbone)
+    base = recipe_commands.base_of(recipe, algorithm)
+    data = data or base.data
+    hyperparameters: Hyperparameters = {**base.hyperparameters, **parts["hyperparameters"], **pairs(set_ or [])}
+    record = recipe_commands.backbone_of(recipe, backbone)
     file = Path(algorithm)
     source: Literal["builtin", "entry"] = "entry" if file.suffix == ".py" else "builtin"
     _check_hyperparameters(file if source == "entry" else None, algorithm, hyperparameters)
-    rows = Path(data.removeprefix("file:")) if data.startswith("file:") else None
-    if rows is not None and not rows.is_file():
-        refuse(f"there is no data file {rows}")
+    try:
+        rows = local_data(data)
+        rewarded = declared(reward or [], normalised=not reward_sum)
+    except (DataError, RewardError) as error:
+        refuse(error)
     try:
         job = JobSpec(
             kind="train",
@@ -181,23 +265,32 @@ def train(
             backbone=record.ref,
             train=TrainSpec(
                 algorithm=AlgorithmSpec(name=file.stem, source=source, hyperparameters=hyperparameters),
-                data="file:train.jsonl" if rows else data,
-                settings=TrainSettings(**{"learning_rate": 3e-4, "inner_epochs": 2, **parts["settings"]}),
-                sampling=SamplingConfig(**{**record.sampling.model_dump(), **parts["sampling"]}),
-                budget=Budget(optimiser_steps=steps, wall_seconds=86_400),
+                data=rows.reference if rows is not None else data,
+                settings=TrainSettings(**{**base.settings, **parts["settings"]}),
+                sampling=SamplingConfig(**{**(base.sampling or record.sampling.model_dump()), **parts["sampling"]}),
+                budget=Budget(**{**base.budget, **({} if steps is None else {"optimiser_steps": steps})}),
+                stop_on=_alarms(stop_on),
+                reward=rewarded,
             ),
         )
     except ValidationError as error:
         first = error.errors()[0]
         refuse(f"{'.'.join(str(part) for part in first['loc'])} is {first['input']!r}: {first['msg']}")
+    if wandb is not None:
+        _require_wandb()
     out.mkdir(parents=True, exist_ok=True)
     if rows is not None:
-        shutil.copy(rows, out / "train.jsonl")
+        rows.copy_to(out)
+    try:
+        for reference in reward or []:
+            keep(reference.rpartition("=")[0] or reference, out)
+    except RewardError as error:
+        refuse(error)
     if source == "entry":
         (out / "entry").mkdir(exist_ok=True)
         shutil.copy(file, out / "entry" / "algorithm.py")
     _write_job(out, job, f"{out} already holds another job; choose another --out or remove it")
-    conclude(out, None, tidy=True)
+    conclude(out, data_folder, tidy=True, project=wandb)
 
 
 @app.command()
@@ -282,21 +375,24 @@ def check(
     failed = 0
     for name in backbone or [n for n, r in backbones().items() if r.tiny and is_shipped(n)]:
         loaded = load_family(_record(name).family).load(backbone_directory(name))
-        missing = algorithm.record - loaded.records
-        if missing:
-            say(f"{name}: not applicable, its sampler does not record {', '.join(sorted(missing))}")
+        if reason := not_recorded(algorithm.record, loaded.records):
+            say(f"{name}: not applicable, {file.name} {reason}")
             continue
+        told: set[str] = set()
         for outcome in contract(algorithm, loaded, seed):
             failed += not outcome.passed
             if json_:
-                typer.echo(
-                    json.dumps(
-                        {"backbone": name, "rule": outcome.name, "passed": outcome.passed, "sentence": outcome.sentence}
-                    )
-                )
+                row = {"rule": outcome.name, "passed": outcome.passed, "sentence": outcome.sentence}
+                typer.echo(json.dumps({"backbone": name, **row, "hint": outcome.hint}))
+            elif outcome.passed:
+                console.print(f"[green]✓[/] {name} {outcome.name}", highlight=False)
+            elif outcome.sentence in told:
+                console.print(f"[red]✗[/] {name} {outcome.name}: for the same reason", highlight=False)
             else:
-                mark = "[green]✓[/]" if outcome.passed else "[red]✗[/]"
-                console.print(f"{mark} {name} {outcome.name}: {escape(neutral(outcome.sentence))}", highlight=False)
+                told.add(outcome.sentence)
+                said = escape(neutral(outcome.sentence))
+                console.print(f"[red]✗[/] {name} {outcome.name}: {said}", highlight=False)
+                console.print(f"    {escape(outcome.hint)}", highlight=False)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -344,6 +440,29 @@ def _yaml(path: Path | None) -> dict[str, Any]:
     return given
 
 
+def _require_wandb() -> None:
+    """Refuse before anything is written, not when the run begins."""
+    from dare.weights_and_biases import WandbError, library
+
+    try:
+        library()
+    except WandbError as error:
+        refuse(error)
+
+
+def _alarms(names: list[str] | None) -> tuple[AlarmName, ...]:
+    """What --stop-on says."""
+    if names is None:
+        return STOP_ON
+    if names == ["none"]:
+        return ()
+    known = get_args(AlarmName)
+    for name in names:
+        if name not in known:
+            refuse(f"--stop-on {name}: there is no such alarm; known: {', '.join(known)}, or none alone")
+    return tuple(cast(list[AlarmName], sorted(set(names))))
+
+
 def _mapping(path: Path | None, name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         refuse(f"{path}: {name} is {value!r}; it must be a mapping of names to values")
@@ -376,7 +495,12 @@ def _write_job(directory: Path, job: JobSpec, otherwise: str) -> None:
 
 answering.add_to(app)
 app.add_typer(backbone_commands.app, name="backbone")
+app.add_typer(data_command.app, name="data")
+app.add_typer(recipe_commands.app, name="recipe")
 app.command()(memory_command.memory)
+app.command()(diagnose_command.diagnose)
+app.command()(new_command.new)
+app.command()(package_command.package)
 
 if __name__ == "__main__":
     app()

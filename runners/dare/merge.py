@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dare.family import Backbone
 from dare.lora import Adapters, MergeError, SilentBaseError
+from dare.tasks import Dialogue
 
 MERGE_TOLERANCE = 1e-4
 """How far the adapted and the merged model may be apart, in units of the largest logit.
@@ -34,7 +35,7 @@ class Probe(NamedTuple):
     masked: Bool[Tensor, "B L"]
 
 
-def probe_of(backbone: Backbone, prompts: Sequence[str]) -> Probe:
+def probe_of(backbone: Backbone, prompts: Sequence[Dialogue]) -> Probe:
     """The canvas of real prompts."""
     rows = [[*backbone.tokenizer.prompt_ids(text), *[backbone.mask_id] * MASKS] for text in prompts]
     length = torch.tensor([len(row) for row in rows])

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -29,7 +29,8 @@ from dare.alarms import DivergedError, Watch
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
 from dare.checkpoint import artifact, commit, load_state, publish, save_state
-from dare.data import DataError, PromptData, load_data, prompt_rows
+from dare.data import DataError, PromptData, prompt_rows
+from dare.data_preparation import prepare
 from dare.evaluation import EvaluationError, evaluate
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
@@ -37,12 +38,16 @@ from dare.file_hashes import weights_sha256
 from dare.gradients import NonFiniteLossError
 from dare.lora import Adapters, LoraError, load_adapter
 from dare.merge import Probe, export, logits_on, probe_of
-from dare.metrics import EventLog, Listener, device_seconds
+from dare.metrics import EventLog, Listener, before, device_seconds, numbers, read_events
+from dare.model_card import Trained, weight_hashes, write_card
 from dare.objectives import GroupOfOneError
+from dare.own_reward import RewardError
 from dare.precision import PrecisionError
+from dare.reward import load_reward
 from dare.seeds import generator_for
 from dare.spec import Cause, JobSpec, Result, Usage
-from dare.tasks import MissingDataError, UnknownTaskError
+from dare.tasks import Dialogue, MissingDataError, UnknownTaskError
+from dare.tensorboard import TensorBoard
 from dare.tokenizer import TokenizerError
 from dare.weight_headers import CheckpointError
 
@@ -120,7 +125,8 @@ def run(directory: Path, listener: Listener | None = None, data: Path | None = N
             return done
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
-    events = EventLog(directory, listener)
+    board = TensorBoard(directory)
+    events = EventLog(directory, board, *([listener] if listener is not None else []))
     clocks = Clocks()
     try:
         with _stop_on_signals():
@@ -131,6 +137,7 @@ def run(directory: Path, listener: Listener | None = None, data: Path | None = N
         raise KeyboardInterrupt from None
     finally:
         events.close()
+        board.close()
     return result
 
 
@@ -148,6 +155,10 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
         if error.__cause__ is not None:  # for the log, which is where its author looks
             log.error("%s", error, exc_info=error.__cause__)
         cause, message = theirs, f"The algorithm failed: {error}."
+    except RewardError as error:
+        if error.__cause__ is not None:
+            log.error("%s", error, exc_info=error.__cause__)
+        cause, message = "user_error", f"The reward failed: {error}."
     except (NonFiniteLossError, DivergedError) as error:
         cause, message = "diverged", f"Training diverged: {error}."
     except BudgetTimeoutError as error:
@@ -180,17 +191,17 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
     )
 
 
-def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _data: Path | None) -> Result:
+def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, data: Path | None) -> Result:
     assert job.train is not None
     spec, digest = job.train, job.digest()
     events.stage("prepare", "loading weights and data")
     algorithm = load_algorithm(spec.algorithm, directory / "entry" / "algorithm.py")
     backbone = load_backbone(job, backbone_directory(job.backbone.name))
-    executor = Executor(
-        backbone, algorithm, load_data(spec.data, directory), spec.settings, spec.sampling, spec.budget, job.seed
-    )
+    reward = load_reward(spec.reward, directory)
+    prepared = prepare(spec.data, directory, spec.settings.overlap, data, events)
+    executor = Executor(backbone, algorithm, prepared.data, spec.settings, spec.sampling, spec.budget, job.seed, reward)
     saved = load_state(directory, digest)
-    watch = Watch()
+    watch = Watch(frozenset(spec.stop_on))
     if saved is not None:
         state, facts = saved
         executor.core.restore(state)
@@ -198,6 +209,9 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
         for name, seconds in facts["clocks"].items():
             setattr(clocks, name, getattr(clocks, name) + seconds)
         events.stage("prepare", f"resuming from step {executor.used.steps}")
+        for past in before(read_events(directory), executor.used.steps + 1):
+            if past.kind == "step":
+                watch.look(past.step or 0, numbers(past))
     clocks.lap("prepare")
     if saved is None:
         events.stage("rehearse", "saving, loading and exporting once before it matters")
@@ -233,8 +247,16 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
             save_state(directory, executor.core.state(), facts, digest)
             clocks.lap("overhead")
     used = executor.used
-    left = [] if executor.core.adapters is None else [_leave_adapter(executor.core.adapters, job, directory)]
-    left.append(_leave_model(executor, job, directory))
+    entry = directory / "entry" / "algorithm.py"
+    trained = Trained(
+        job=job,
+        usage=_usage(clocks, used),
+        provenance=provenance(spec.settings.dtype) | prepared.provenance,
+        form="full" if executor.core.adapters is None else "merged",
+        entry=entry.read_bytes() if spec.algorithm.source == "entry" else None,
+    )
+    left = [] if executor.core.adapters is None else [_leave_adapter(executor.core.adapters, trained, directory)]
+    left.append(_leave_model(executor, trained, directory))
     clocks.lap("overhead")
     moved = ""
     if used.updates and not used.moving_updates:
@@ -251,8 +273,8 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
         artifacts=tuple(
             artifact(directory, path) for folder in left for path in sorted(folder.rglob("*")) if path.is_file()
         ),
-        metrics={name: value if math.isfinite(value) else None for name, value in last.items()},
-        provenance=provenance(spec.settings.dtype),
+        metrics={name: value if math.isfinite(value) else None for name, value in (last | prepared.metrics).items()},
+        provenance=dict(trained.provenance),
     )
 
 
@@ -356,28 +378,30 @@ def rehearse_adapters(adapters: Adapters, backbone: Backbone, job: JobSpec, dire
         raise ContractError("adapters that are saved and loaded again give other logits")
 
 
-def _leave_model(executor: Executor, job: JobSpec, directory: Path) -> Path:
+def _leave_model(executor: Executor, trained: Trained, directory: Path) -> Path:
     """`model/`, which evaluation loads. A policy with adapters is merged, and loaded again before it counts."""
-    scratch = publish(directory, "model")
+    scratch, family = publish(directory, "model"), trained.job.backbone.family
     adapters = executor.core.adapters
     if adapters is None:
         executor.backbone.save(scratch)
     else:
         probe = probe_of(executor.backbone, _prompts(executor))
-        trained = executor.used.moving_updates > 0
-        merged = export(adapters, executor.backbone, probe, scratch, trained)
-        merged.check(logits_on(probe, load_family(job.backbone.family).load(scratch)), trained)
+        moved = executor.used.moving_updates > 0
+        merged = export(adapters, executor.backbone, probe, scratch, moved)
+        merged.check(logits_on(probe, load_family(family).load(scratch)), moved)
+    write_card(scratch, trained, weight_hashes(scratch))
     return commit(scratch)
 
 
-def _leave_adapter(adapters: Adapters, job: JobSpec, directory: Path) -> Path:
+def _leave_adapter(adapters: Adapters, trained: Trained, directory: Path) -> Path:
     """`adapter/`, a thousandth of the size, for whoever has the base."""
     scratch = publish(directory, "adapter")
-    adapters.save(scratch, job.backbone)
+    adapters.save(scratch, trained.job.backbone)
+    write_card(scratch, replace(trained, form="adapter"), weight_hashes(scratch))
     return commit(scratch)
 
 
-def _prompts(executor: Executor) -> list[str]:
+def _prompts(executor: Executor) -> list[Dialogue]:
     """The first prompts of the run's own data."""
     if isinstance(executor.data, PromptData):
         return [item.prompt for item in executor.data.items[:PROBE_PROMPTS]]

@@ -321,7 +321,7 @@ class LoraSettings(Frozen):
 class TrainSettings(Grown):
     """What the track holds fixed while training. An entry may set only the fields that the track leaves open."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"lora", "gradient_checkpointing", "dtype"})
+    added: ClassVar[frozenset[str]] = frozenset({"lora", "gradient_checkpointing", "dtype", "overlap"})
 
     learning_rate: Annotated[float, Field(gt=0)]
     schedule: Literal["constant", "cosine"] = "constant"
@@ -347,18 +347,49 @@ class TrainSettings(Grown):
     """Compute each layer again in the backward pass instead of keeping it: less memory, more time, equal gradients."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights and of every forward pass. What trains has a float32 master copy (see `dare.precision`)."""
+    overlap: Literal["report", "drop"] = "report"
+    """What becomes of training rows that give test items away (see `dare.overlap`): named only, or left out."""
 
 
-class TrainSpec(Frozen):
+AlarmName = Literal["nan", "collapse", "gradient", "no_gradient", "repetition", "length", "kl", "entropy"]
+"""What can be wrong with a run while it trains: see `dare.alarms`."""
+STOP_ON: tuple[AlarmName, ...] = ("collapse", "gradient")
+
+
+class RewardPart(Frozen):
+    """One part of a reward: `correct`, `task`, a part of `dare.rewards.format`, or a function of one's own as
+    `package.module:function` or `file.py:function`."""
+
+    name: Annotated[str, Field(min_length=1)]
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    source_sha256: str | None = None
+    """Of the file of one's own function, so that equal jobs have equal rewards."""
+
+
+class RewardSpec(Frozen):
+    """A reward composed of parts. Only runs on one's own machine have one: tracks and entries cannot name it."""
+
+    parts: Annotated[tuple[RewardPart, ...], Field(min_length=1)]
+    normalised: bool = True
+    """Divide by the sum of the weights, so that the reward is from 0 to 1."""
+
+
+class TrainSpec(Grown):
     """One training run."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"reward", "stop_on"})
 
     algorithm: AlgorithmSpec
     data: str
-    """`task:<name>` for a task's training split, or `file:<path>` of a JSONL file, relative to the job directory."""
+    """A reference that `dare.data` understands, such as `prompts:<task>` or `file:<path>`."""
     settings: TrainSettings
     sampling: SamplingConfig
     budget: Budget
     checkpoint_every: Annotated[int, Field(gt=0)] = 10
+    stop_on: tuple[AlarmName, ...] = STOP_ON
+    """Alarms that end the run when they last; all others are told, and a number that is not finite always ends it."""
+    reward: RewardSpec | None = None
+    """None is the reward of each item's task."""
 
 
 class TaskProtocol(Frozen):

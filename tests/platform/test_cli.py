@@ -64,8 +64,8 @@ def test_help_is_instant_and_teaches() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["submit", "check", "cancel", "retry", "withdraw", "entries", "leaderboard", "export", "runs", "logs", "queue",
-     "worker", "reproduce", "migrate", "doctor", "clean", "backbone"],
+    ["submit", "sweep", "check", "cancel", "retry", "withdraw", "entries", "leaderboard", "export", "runs", "logs",
+     "queue", "worker", "reproduce", "migrate", "doctor", "clean", "backbone"],
 )  # fmt: skip
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])

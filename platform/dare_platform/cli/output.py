@@ -74,6 +74,11 @@ def show(table: Table) -> None:
     Console().print(table)
 
 
+def show_for_people(table: Table) -> None:
+    """A table for people, on standard error, where standard output is for programs."""
+    Console(stderr=True).print(table)
+
+
 def write(text: str) -> None:
     """Text on standard output as it is: may be piped."""
     typer.echo(text, nl=not text.endswith("\n"))

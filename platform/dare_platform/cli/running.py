@@ -19,7 +19,7 @@ def add_to(app: typer.Typer, runs_panel: str, machine_panel: str) -> None:
     """Register the commands."""
     app.command(rich_help_panel=machine_panel)(worker)
     app.command(rich_help_panel=runs_panel)(reproduce)
-    for command in (train, evaluate, generate, serve, memory, run):
+    for command in (train, data, recipe, evaluate, generate, serve, memory, diagnose, run, new, package):
         app.command(rich_help_panel=machine_panel, context_settings=PASSED_ON)(command)
 
 
@@ -121,11 +121,36 @@ def serve(context: typer.Context) -> None:
     raise typer.Exit(child("serve", *context.args))
 
 
+def recipe(context: typer.Context) -> None:
+    """What a run on a real backbone and task is set to. `dare recipe list`, then `dare recipe show --help`."""
+    raise typer.Exit(child("recipe", *context.args))
+
+
+def data(context: typer.Context) -> None:
+    """Look at training data, compare it with test items, verify its files. `dare data inspect --help`."""
+    raise typer.Exit(child("data", *context.args))
+
+
 def memory(context: typer.Context) -> None:
     """Estimate what a run needs in memory, before it is queued. All options: `dare memory --help`."""
     raise typer.Exit(child("memory", *context.args))
 
 
+def diagnose(context: typer.Context) -> None:
+    """Compare a method's direction with the true policy gradient, on toys. All options: `dare diagnose --help`."""
+    raise typer.Exit(child("diagnose", *context.args))
+
+
 def run(context: typer.Context) -> None:
     """Run a job directory to its result. `dare run DIRECTORY`."""
     raise typer.Exit(child("run", *context.args))
+
+
+def new(context: typer.Context) -> None:
+    """Start a method of your own: a file that passes `dare check` as it is. All options: `dare new --help`."""
+    raise typer.Exit(child("new", *context.args))
+
+
+def package(context: typer.Context) -> None:
+    """A trained policy as a folder with a model card. All options: `dare package --help`."""
+    raise typer.Exit(child("package", *context.args))

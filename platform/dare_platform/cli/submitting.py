@@ -1,4 +1,4 @@
-"""`dare submit`, `check`, `cancel`, `retry`, `withdraw`: everything that changes an entry."""
+"""`dare submit`, `sweep`, `check`, `cancel`, `retry`, `withdraw`: everything that changes an entry."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -20,6 +21,8 @@ from dare_platform.cli.output import (
     refuse,
     say,
     settings,
+    show_for_people,
+    table,
     track_of,
     write,
     write_json,
@@ -29,6 +32,7 @@ from dare_platform.cli.output import (
 if TYPE_CHECKING:
     from dare.problems import Problem
     from dare_platform.board import RowKind
+    from dare_platform.sweeps import Sweep
     from dare_platform.uploads import UploadReport
 
 Backbones = Annotated[
@@ -39,7 +43,7 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", help="hyperparam
 
 def add_to(app: typer.Typer, panel: str) -> None:
     """Register the commands."""
-    for command in (submit, check, cancel, retry, withdraw):
+    for command in (submit, sweep, check, cancel, retry, withdraw):
         app.command(rich_help_panel=panel)(command)
 
 
@@ -74,6 +78,69 @@ def submit(
     else:
         say(plain(done.sentence))
         write(done.entry_id)
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="YAML with `algorithm` and `grid` or `entries`: see docs/submit.md.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the entries and their runs; queue nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, however many runs it is.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put several entries of one method into the queue, or none if one of them cannot be submitted.
+
+    `dare sweep blame.yaml --dry-run` · `dare sweep blame.yaml --yes`
+
+    Each entry is a try of the method, as if it had been submitted by itself; an entry that is there already is not
+    submitted again.
+    """
+    from dare_platform import entries, sweeps
+
+    if not file.is_file():
+        refuse(f"there is no file {file}", NOT_FOUND)
+    asked = sweeps.read_file(file)
+    found = sweeps.read_sweep(file, asked, track_of(asked.track), settings().data is not None)
+    if found.problems:
+        _refuse_all(found.problems)
+    if not as_json or not dry_run:
+        _show_sweep(found)
+    if dry_run:
+        if as_json:
+            cost = [{"name": n, "runs": r.runs + r.check_runs} for n, r in zip(found.names, found.reports, strict=True)]
+            write_json({"entries": cost, "runs": found.runs})
+        return
+    if found.runs > ASK_ABOVE and not yes and not _agreed(found.runs):
+        refuse(f"nothing was queued: {found.runs} runs are more than {ASK_ABOVE}, say --yes to queue them", REFUSED)
+    with writing() as session:  # one transaction: all entries or none
+        done = [entries.submit(session, _account(), one, secrets.token_hex(16)) for one in found.submissions]
+    if as_json:
+        write_json([{"name": name, **asdict(one)} for name, one in zip(found.names, done, strict=True)])
+        return
+    made = sum(one.created for one in done)
+    say(
+        f"{sum(one.runs for one in done)} runs of {made} new entries queued, each a try; {len(done) - made} were there."
+    )
+    for one in done:
+        write(one.entry_id)
+
+
+ASK_ABOVE = 24
+"""Runs of a sweep that nobody is asked about."""
+
+
+def _show_sweep(found: Sweep) -> None:
+    rows = [
+        (name, report.check_runs, report.train_runs, report.evaluate_runs)
+        for name, report in zip(found.names, found.reports, strict=True)
+    ]
+    show_for_people(table("name", "checks:", "trainings:", "evaluations:", rows=rows))
+    say(f"{len(rows)} entries, {found.runs} runs at most.")
+
+
+def _agreed(runs: int) -> bool:
+    """Ask on a terminal; nobody answers elsewhere."""
+    return sys.stdin.isatty() and typer.confirm(f"Queue {runs} runs?", err=True)
 
 
 def _report(
