@@ -13,7 +13,8 @@ INSTALL_TORCH = $(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url 
 # The tests beside conftest.py are the runner's; what names the platform is not installed in the second environment.
 RUNNER_TESTS = $(shell grep -L dare_platform tests/test_*.py)
 .DEFAULT_GOAL := help
-.PHONY: help install develop demo down check models test services bench bench-attention bench-decode clean
+.PHONY: help install develop demo down check models test services docs study bench bench-attention bench-decode \
+  bench-train clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -53,6 +54,15 @@ bench-attention: .venv/.developing ## packing, masks and shared heads
 
 bench-decode: .venv/.developing ## every way to decode in one table: half an hour on a quiet machine
 	$(BIN)/python -m benchmarks.decode
+
+bench-train: .venv/.developing ## one optimiser step of every method, the plain way and ours: half an hour
+	$(BIN)/python -m benchmarks.train
+
+study: .venv/.developing ## does every method learn, over seeds, beside a control: an hour; continues where it stopped
+	$(BIN)/python -m studies.learning
+
+docs: .venv/.developing ## write what is generated in docs/algorithms
+	$(BIN)/python -m dare.algorithm_pages
 
 clean: ## remove the environment and everything that was built
 	rm -rf .venv $(SECOND) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artefacts
