@@ -107,7 +107,7 @@ class GRPO(Algorithm):
         metrics = {"clip_fraction_low": below, "clip_fraction_high": above} | drift(log_ratio[scored])
         if ref is not None and self.kl_coef:
             penalty = k3(per_token((logp - ref) * views.coef, views, units)) * scored
-            metrics["kl"] = float(penalty.detach().sum() / scored.sum())
+            metrics["kl"] = float(penalty.detach().sum() / scored.sum().clamp(min=1))
             loss = loss + self.kl_coef * penalty
         return LossTerms(*self.reduce(loss, scored, credit), metrics)
 
