@@ -22,7 +22,8 @@ from rich.progress import Progress
 
 from dare.algorithm import Algorithm, algorithm_class, algorithm_names, load_algorithm
 from dare.catalog import backbone_directory, backbones
-from dare.data import load_data, prompt_rows
+from dare.data import load_data
+from dare.data.batches import prompt_rows
 from dare.executor import Executor, MismatchError
 from dare.family import Backbone, load_family
 from dare.seeds import generator_for

@@ -16,7 +16,7 @@ import torch
 
 from dare.algorithm import load_algorithm
 from dare.allocations import peak_of
-from dare.corpus import alphabet
+from dare.data.corpus import alphabet
 from dare.executor import PolicyCore
 from dare.families.layers import fresh_model
 from dare.family import Backbone, family_names, load_family

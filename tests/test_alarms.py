@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tiny import train_job, write_job
 
-from dare.alarms import Watch
-from dare.metrics import read_events
+from dare.diary.alarms import Watch
+from dare.diary.events import read_events
 from dare.run import run
 from dare.spec import STOP_ON, AlarmName, Event, JobSpec
 

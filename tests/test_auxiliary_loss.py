@@ -12,10 +12,10 @@ from torch import Tensor
 from toys import ToyBackbone, t1, views_for
 
 from dare.algorithm import load_algorithm
+from dare.diagnosis.toys import Table, code
 from dare.gradients import Auxiliary, NonFiniteLossError, backward
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec
-from dare.toys import Table, code
 from dare.types import LossTerms, NoisyViews
 
 CASES = [  # three inputs: one of three views, one of two, one alone, in no order

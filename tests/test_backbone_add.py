@@ -19,17 +19,17 @@ from tiny import ARCHITECTURES, train_job
 from typer.testing import CliRunner
 
 from dare.__main__ import app
-from dare.backbone_add import Request, add, verify
-from dare.backbone_files import BackboneError, inspect
 from dare.catalog import UnknownBackboneError, added_root, backbone_directory, backbones
-from dare.corpus import alphabet
+from dare.data.corpus import alphabet
 from dare.families.checkpoint_files import save_model, weight_files
 from dare.family import load_family
-from dare.file_hashes import weights_sha256
-from dare.hub import HubError, pin
 from dare.run import load_backbone
 from dare.seeds import generator_for
 from dare.spec import JobSpec
+from dare.weights.add import Request, add, verify
+from dare.weights.files import BackboneError, inspect
+from dare.weights.hashes import weights_sha256
+from dare.weights.hub import HubError, pin
 
 models = pytest.mark.parametrize("architecture", ARCHITECTURES)
 SHARD = 300_000

@@ -21,7 +21,7 @@ from tiny import ARCHITECTURES
 from torch import Tensor
 
 from dare.allocations import peak_of
-from dare.corpus import alphabet
+from dare.data.corpus import alphabet
 from dare.families import checkpoint_files
 from dare.families.checkpoint_files import (
     CheckpointError,
@@ -34,7 +34,7 @@ from dare.families.checkpoint_files import (
 )
 from dare.family import load_family, model_class_of
 from dare.seeds import generator_for
-from dare.weight_headers import BYTES, INDEX, WEIGHTS, read_header, stored_weights
+from dare.weights.headers import BYTES, INDEX, WEIGHTS, read_header, stored_weights
 
 models = pytest.mark.parametrize("architecture", ARCHITECTURES)
 SHARD = 300_000

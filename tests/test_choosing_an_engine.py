@@ -24,11 +24,11 @@ from typer.testing import CliRunner, Result
 
 from dare.__main__ import app
 from dare.catalog import backbone_directory
+from dare.diary.events import EventLog
 from dare.evaluation import EvaluationError, evaluate
 from dare.families.backbone import NoWeightsError
 from dare.family import Backbone, load_family
 from dare.generate import decoding_name
-from dare.metrics import EventLog
 from dare.policy import Policy, decoded_by, open_policy, served_model
 from dare.sampling.block import sample_block
 from dare.sampling.engines import ChoiceError, lmdeploy, sglang

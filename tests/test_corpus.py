@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dare import corpus
+from dare.data import corpus
 from dare.tasks import load_task, task_names
 
 

@@ -15,10 +15,10 @@ from toys import MASK, ToyBackbone, credit_of, rollout_of, t1, views_for
 
 from dare.algorithm import load_algorithm
 from dare.algorithms.d_tree_rpo import DTreeRPO
+from dare.diagnosis.toys import Table, code
 from dare.executor import AlgorithmFaultError, MismatchError, check_views
 from dare.gradients import Auxiliary, backward
 from dare.spec import AlgorithmSpec, Hyperparameters
-from dare.toys import Table, code
 from dare.types import Credit, NoisyViews, Rollout, Trace, Tree
 
 GOLDENS = Path(__file__).parent / "goldens" / "algorithms"

@@ -9,8 +9,9 @@ import pytest
 import torch
 from tiny import FAMILIES, tiny
 
-from dare.corpus import MIXES
-from dare.data import DataError, DemonstrationData, PromptData, demonstration_rollout, load_data
+from dare.data import DataError, DemonstrationData, PromptData, load_data
+from dare.data.batches import demonstration_rollout
+from dare.data.corpus import MIXES
 from dare.tasks import Demonstration, UnknownTaskError, load_task
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dare.corpus import Preference
 from dare.data import load_data_set
-from dare.data_columns import LAYOUTS, Example, JudgedItem
-from dare.data_files import DataError
+from dare.data.columns import LAYOUTS, Example, JudgedItem
+from dare.data.corpus import Preference
+from dare.data.files import DataError
 from dare.tasks import Demonstration, load_task
 
 USER, SYSTEM = {"role": "user", "content": "2+2?"}, {"role": "system", "content": "Be short."}

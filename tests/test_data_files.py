@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from dare.data import load_data_set
-from dare.data_columns import JudgedItem
-from dare.data_files import DataError, local_data, pick, read_rows
-from dare.hub_data import HubReference, fetch_data, parse
+from dare.data.columns import JudgedItem
+from dare.data.files import DataError, local_data, pick, read_rows
+from dare.data.hub import HubReference, fetch_data, parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)

@@ -9,12 +9,12 @@ import pytest
 from tiny import train_job, write_job
 from typer.testing import CliRunner
 
-from dare import dataset_manifest
 from dare.__main__ import app
 from dare.data import load_data_set
-from dare.data_files import DataError
-from dare.dataset_manifest import Manifest, read, verify
-from dare.overlap import Report
+from dare.data import manifest as dataset_manifest
+from dare.data.files import DataError
+from dare.data.manifest import Manifest, read, verify
+from dare.data.overlap import Report
 from dare.run import run
 from dare.spec import JobSpec, Result
 from dare.tasks import load_task

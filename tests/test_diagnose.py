@@ -19,7 +19,19 @@ from typer.testing import CliRunner
 
 from dare.__main__ import app
 from dare.algorithm import GRPO, Algorithm, algorithm_names, load_algorithm
-from dare.diagnose import (
+from dare.diagnosis.decoders import (
+    DECODERS,
+    PATH_OF_HISTORY,
+    PATH_ORDER,
+    SCORES,
+    SEQUENCE_OF_PATH,
+    STEP_MAP,
+    X0,
+    confidences,
+    history_law,
+    law,
+)
+from dare.diagnosis.directions import (
     Alignment,
     Worlds,
     alignments,
@@ -33,21 +45,9 @@ from dare.diagnose import (
     true_gradient,
     unsuitable,
 )
-from dare.diagnose_plot import figure, finding
+from dare.diagnosis.plot import figure, finding
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec
-from dare.toy_decoders import (
-    DECODERS,
-    PATH_OF_HISTORY,
-    PATH_ORDER,
-    SCORES,
-    SEQUENCE_OF_PATH,
-    STEP_MAP,
-    X0,
-    confidences,
-    history_law,
-    law,
-)
 from dare.types import Credit, Rollout
 
 FACTS = json.loads((Path(__file__).parent / "goldens" / "algorithms" / "facts.json").read_text())

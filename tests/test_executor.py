@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dare.algorithm import GRPO, Algorithm, algorithm_class, algorithm_names, load_algorithm
 from dare.check import PROMPTS, contract, reward_gain
-from dare.data import DemonstrationData, PromptData, batch_indices, demonstration_rollout, load_data
+from dare.data import DemonstrationData, PromptData, load_data
+from dare.data.batches import batch_indices, demonstration_rollout
 from dare.executor import AlgorithmFaultError, ContractError, Executor, Used, check_views
 from dare.forward_process import hide_everything, views_of
 from dare.gradients import NonFiniteLossError

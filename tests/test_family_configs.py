@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tiny import ARCHITECTURES
 
-from dare.corpus import alphabet
+from dare.data.corpus import alphabet
 from dare.families.published_config import MissingKeyError, UnsupportedValueError
 from dare.family import UnknownFamilyError, family_of, load_family
 from dare.seeds import generator_for

@@ -24,14 +24,14 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from dare.__main__ import app
-from dare.animation import MASK, Animation, Picture, Recording, Scene, mask_width
 from dare.catalog import backbone_directory
+from dare.commands.animation import MASK, Animation, Picture, Recording, Scene, mask_width
+from dare.commands.text import Cell, lay_out, neutral, shown_lines
 from dare.family import load_family
 from dare.generate import AnswersFile, Prompt, answers, decoding_name, encode, given_prompts, read_prompts
 from dare.policy import Policy, RequestError, open_policy
 from dare.sampling.presets import PRESETS
 from dare.seeds import generator_for
-from dare.terminal_text import Cell, lay_out, neutral, shown_lines
 
 SUDOKU = "S0321003004002100"
 HOSTILE = ["\x1b", "[", "2", "J", "m", "]", "/", "b", "\r", "\n", "\t", "\x9b", "\u202e", "中", "é"]

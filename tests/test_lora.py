@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from dare.__main__ import app
 from dare.algorithm import GRPO, algorithm_names
 from dare.catalog import backbone_directory, backbones
-from dare.corpus import alphabet
+from dare.data.corpus import alphabet
 from dare.executor import Executor
 from dare.family import Backbone, family_names, load_family
 from dare.lora import (
@@ -40,10 +40,10 @@ from dare.lora import (
     attach,
     load_adapter,
 )
-from dare.merge import MERGE_TOLERANCE, distance, export, logits_on, probe_of
 from dare.run import load_backbone, rehearse_adapters, run
 from dare.seeds import generator_for
 from dare.spec import Event, JobSpec, LoraSettings, TrainSettings
+from dare.weights.merge import MERGE_TOLERANCE, distance, export, logits_on, probe_of
 
 PROMPTS = ["S0321003004002100", "C1 2 3=6"]
 BASE = backbones()["llada-tiny"].ref

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from dare.__main__ import app
 from dare.allocations import Allocations, peak_of
-from dare.backbone_files import default_sampling
 from dare.catalog import backbone_directory, backbones
 from dare.families.checkpoint_files import meta_model, read_config
 from dare.family import family_of, model_class_of
 from dare.memory import Estimate, MemoryPlanError, Plan, estimate
 from dare.spec import LoraSettings
+from dare.weights.files import default_sampling
 
 PLAN = Plan(batch=4, length=48, completion=16, micro_batch=2, reference=True)
 GIB = 2**30

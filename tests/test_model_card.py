@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from dare.__main__ import app
 from dare.catalog import backbones, load_source
-from dare.file_hashes import file_sha256
-from dare.model_card import Trained, card, front_matter, licence_of
 from dare.run import read_job, run
 from dare.spec import JobSpec, LoraSettings, Result, Score, Usage
+from dare.weights.hashes import file_sha256
+from dare.weights.model_card import Trained, card, front_matter, licence_of
 
 JOB = train_job("llada", "bgpo", steps=5)
 TRAINED = Trained(JOB, Usage(optimiser_steps=7, gradient_forwards=8.5, forwards=99), {"torch": "2.x"}, "full")
@@ -66,7 +66,7 @@ def test_the_licence_is_that_of_the_base_and_never_guessed(
     licence: str, front: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = backbones()["llada-tiny"].model_copy(update={"licence": licence})
-    monkeypatch.setattr("dare.model_card.backbones", lambda: {record.name: record})
+    monkeypatch.setattr("dare.weights.model_card.backbones", lambda: {record.name: record})
     text = card(TRAINED, {})
     assert {key: value for key, value in front_of(text).items() if key.startswith("license")} == front
     assert rows(text, "Base")["licence"] == said

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from dare.__main__ import app
 from dare.algorithm import algorithm_names, load_algorithm
 from dare.check import contract
-from dare.hyperparameters import parse_settings
-from dare.new_command import HOOKS
+from dare.commands.new import HOOKS
 from dare.source import check_hyperparameters, read_source
+from dare.source.hyperparameters import parse_settings
 from dare.spec import AlgorithmSpec
 
 

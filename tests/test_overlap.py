@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare.overlap import Asked, Words, compare, held_out, sentence, words
+from dare.data.overlap import Asked, Words, compare, held_out, sentence, words
 from dare.tasks import Item, Task, load_task
 
 PLAIN = replace(load_task("sudoku"), name="plain")
@@ -166,7 +166,7 @@ def test_three_published_gsm8k_test_questions_share_thirteen_words_with_training
 @pytest.mark.shared
 def test_a_test_set_that_is_trained_on_is_found_whole_in_every_wording(shared: Path) -> None:
     from dare.data import load_data_set
-    from dare.data_preparation import asked as prompts_of
+    from dare.data.preparation import asked as prompts_of
 
     tests = [one for one in held_out(shared / "data")[0] if one[0].name.endswith("_published")]
     given: list[tuple[Task, Sequence[Item]]] = list(tests)

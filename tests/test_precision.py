@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from dare.algorithm import algorithm_names
 from dare.catalog import backbone_directory
-from dare.data import DemonstrationData, demonstration_rollout, load_data
+from dare.data import DemonstrationData, load_data
+from dare.data.batches import demonstration_rollout
 from dare.executor import Executor, Used
 from dare.family import Backbone, load_family
 from dare.forward_process import hide_counts

@@ -14,8 +14,9 @@ from typing import Any, cast
 import pytest
 from test_tokenizer import FAMILIES, QWEN, load, without_the_list_of_holes, write_bytes, write_qwen
 
-from dare.corpus import Preference
-from dare.data import load_data_set, preference_rollout
+from dare.data import load_data_set
+from dare.data.batches import preference_rollout
+from dare.data.corpus import Preference
 from dare.family import Backbone
 from dare.tokenizer import ChatTokenizer, render
 

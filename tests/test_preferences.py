@@ -18,8 +18,9 @@ from torch import Tensor
 from toys import MASK, L, ToyBackbone, X, Y, credit_of, rollout_of, t1, uniform, views_for
 
 from dare.catalog import backbone_directory
-from dare.corpus import Preference, preferences
-from dare.data import DataError, PreferenceData, TrainingData, load_data, preference_rollout
+from dare.data import DataError, PreferenceData, TrainingData, load_data
+from dare.data.batches import preference_rollout
+from dare.data.corpus import Preference, preferences
 from dare.executor import AlgorithmFaultError, Executor, MismatchError, guarded
 from dare.family import Backbone, load_family
 from dare.forward_process import hide_counts

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dare.catalog import backbone_directory, backbones
-from dare.corpus import demonstrations, sha256
+from dare.data.corpus import demonstrations, sha256
 from dare.family import load_family
 from dare.pretrain import RECIPES, UnknownRecipeError, pretrain
 

@@ -14,11 +14,11 @@ from dare import recipe
 from dare.__main__ import app
 from dare.algorithm import load_algorithm
 from dare.catalog import algorithms
+from dare.commands.recipe import backbone_of, base_of
 from dare.data import load_data
 from dare.executor import Executor
 from dare.family import load_family
 from dare.recipe import RecipeError, compose
-from dare.recipe_commands import backbone_of, base_of
 from dare.source import read_source
 from dare.spec import Budget, LoraSettings, SamplingConfig, TrainSettings
 from dare.tasks import task_names

@@ -18,10 +18,19 @@ from typer.testing import CliRunner
 
 from dare.__main__ import app
 from dare.data import PromptData, load_data
-from dare.own_reward import UNJUDGED, OwnReward, RewardError, keep, load_own, own_part
-from dare.reward import TASK_REWARD, Judged, Part, WeightedReward, declared, load_reward, part_names, reward_metrics
 from dare.rewards.format import PARTS
+from dare.rewards.own import UNJUDGED, OwnReward, RewardError, keep, load_own, own_part
 from dare.rewards.sudoku import solutions
+from dare.rewards.weighted import (
+    TASK_REWARD,
+    Judged,
+    Part,
+    WeightedReward,
+    declared,
+    load_reward,
+    part_names,
+    reward_metrics,
+)
 from dare.run import run
 from dare.spec import Event, JobSpec, RewardPart, RewardSpec, TrainSpec
 from dare.tasks import Item, Task, Verdict, load_task

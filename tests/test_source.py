@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare import catalog
-from dare.hyperparameters import from_assignment, misfit, parse_settings, settled
-from dare.problems import shown
 from dare.source import check_hyperparameters, first_sentence, read_source
+from dare.source.hyperparameters import from_assignment, misfit, parse_settings, settled
+from dare.source.problems import shown
 
 HEAD = """\
 from dataclasses import dataclass

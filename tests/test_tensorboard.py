@@ -12,10 +12,10 @@ from tensorboardX.proto.event_pb2 import Event as Message
 from tensorboardX.record_writer import masked_crc32c
 from tiny import train_job, write_job
 
-from dare.metrics import EventLog, numbers, read_events
+from dare.diary.events import EventLog, numbers, read_events
+from dare.diary.tensorboard import TensorBoard, as_markdown
 from dare.run import run
 from dare.spec import Event, Sample
-from dare.tensorboard import TensorBoard, as_markdown
 
 SAMPLE = Sample(prompt="S0", tokens=("1", "`x`"), step_map=(1, 2), reward=0.5)
 

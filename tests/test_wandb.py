@@ -11,8 +11,8 @@ from tiny import train_job, write_job
 from typer.testing import CliRunner
 
 from dare.__main__ import app
+from dare.diary.weights_and_biases import WeightsAndBiases, run_id
 from dare.run import run
-from dare.weights_and_biases import WeightsAndBiases, run_id
 
 
 def test_without_the_package_there_is_one_sentence_and_nothing_is_written(

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from dare.catalog import backbones
-from dare.corpus import alphabet
+from dare.data.corpus import alphabet
 from dare.family import Backbone, family_names, load_family
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, Hyperparameters, JobSpec, SamplingConfig, TrainSettings, TrainSpec

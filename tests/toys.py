@@ -1,4 +1,4 @@
-"""Small pieces for tests on the models of `dare.toys`, which are handed on from here."""
+"""Small pieces for tests on the models of `dare.diagnosis.toys`, which are handed on from here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dare.toys import MASK, SEQUENCES, L, Table, ToyBackbone, V, X, Y, code, t1, t2, uniform
+from dare.diagnosis.toys import MASK, SEQUENCES, L, Table, ToyBackbone, V, X, Y, code, t1, t2, uniform
 from dare.types import Credit, NoisyViews, Rollout, Trace
 
 

@@ -7,8 +7,8 @@ import secrets
 import streamlit as st
 
 from dare import catalog
-from dare.problems import shown
 from dare.source import AlgorithmSource
+from dare.source.problems import shown
 from dare_platform import uploads, views
 from dare_platform.tracks import Track, load_track, tracks
 from dare_platform.uploads import UploadReport

@@ -16,7 +16,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from dare.catalog import BackboneRecord, backbones
-from dare.problems import Problem
+from dare.source.problems import Problem
 from dare.spec import AlgorithmSpec, CheckSpec, JobSpec
 from dare_platform import endings
 from dare_platform.database import now

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dare.catalog import BackboneRecord
-from dare.problems import Problem
+from dare.source.problems import Problem
 from dare_platform.errors import PlatformError, RegistryError
 from dare_platform.host import software_version
 from dare_platform.ids import new_id

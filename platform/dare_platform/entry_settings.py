@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dare.hyperparameters import Hyperparameter
+from dare.source.hyperparameters import Hyperparameter
 from dare.spec import HyperparameterValue
 
 

@@ -20,8 +20,8 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dare.hyperparameters import parse_settings
-from dare.problems import Problem
+from dare.source.hyperparameters import parse_settings
+from dare.source.problems import Problem
 from dare_platform.errors import PlatformError
 from dare_platform.tracks import Track
 from dare_platform.uploads import NAME, UNTOUCHED, Submission, UploadReport, read_builtin, read_upload

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dare.catalog import BackboneRecord, UnknownAlgorithmError, algorithms, backbones, load_source, unsupported
-from dare.hyperparameters import Settings, parse_settings
-from dare.problems import Problem, nearest
 from dare.source import AlgorithmSource, check_hyperparameters, read_source
+from dare.source.hyperparameters import Settings, parse_settings
+from dare.source.problems import Problem, nearest
 from dare.spec import Hyperparameters
 from dare_platform.board import RowKind
 from dare_platform.entry_settings import SettingView, compare

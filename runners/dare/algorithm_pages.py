@@ -18,12 +18,12 @@ import typer
 from dare import recipe
 from dare.algorithm import Algorithm, load_algorithm
 from dare.catalog import algorithms, backbones, families, support_of
+from dare.commands.terminal import say
 from dare.families.doubled import in_blocks
 from dare.sampling.tree import tree_of
 from dare.seeds import generator_for
 from dare.source import AlgorithmSource
 from dare.spec import AlgorithmSpec
-from dare.terminal import say
 from dare.types import Credit, NoisyViews, Rollout, Trace, TreeShape
 
 COMMAND = "python -m dare.algorithm_pages"

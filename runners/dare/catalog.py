@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from dare.problems import Problem, nearest
 from dare.source import AlgorithmSource, literal_set, read_source
-from dare.source_names import module_tree, names_of, parsed, qualified
+from dare.source.names import module_tree, names_of, parsed, qualified
+from dare.source.problems import Problem, nearest
 from dare.spec import BackboneRef, Frozen, SamplingConfig
 from dare.support import RECORDED, Support, missing_records, support
 

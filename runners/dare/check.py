@@ -18,16 +18,9 @@ import torch
 from torch import Tensor
 
 from dare.algorithm import Algorithm
-from dare.corpus import Preference
-from dare.data import (
-    DemonstrationData,
-    PreferenceData,
-    PromptData,
-    TrainingData,
-    demonstration_rollout,
-    preference_rollout,
-    prompt_rows,
-)
+from dare.data import DemonstrationData, PreferenceData, PromptData, TrainingData
+from dare.data.batches import demonstration_rollout, preference_rollout, prompt_rows
+from dare.data.corpus import Preference
 from dare.executor import AlgorithmFaultError, Executor, check_views, guarded
 from dare.family import Backbone
 from dare.gradients import Auxiliary, NonFiniteLossError, backward

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from dare.data import prompt_rows
+from dare.data.batches import prompt_rows
+from dare.diary.events import EventLog
 from dare.family import Backbone
-from dare.metrics import EventLog
 from dare.seeds import generator_for
 from dare.spec import EvaluateSpec, ItemOutcome, Prediction, Score, TaskProtocol, Usage
 from dare.tasks import Item, Task, items_sha256, load_task, text_of

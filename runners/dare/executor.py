@@ -18,15 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dare.algorithm import Algorithm
-from dare.data import (
-    DemonstrationData,
-    PromptData,
-    TrainingData,
-    batch_indices,
-    demonstration_rollout,
-    preference_rollout,
-    prompt_rows,
-)
+from dare.data import DemonstrationData, PromptData, TrainingData
+from dare.data.batches import batch_indices, demonstration_rollout, preference_rollout, prompt_rows
 from dare.family import Backbone
 from dare.forward_process import hide_counts
 from dare.gradients import Auxiliary, backward
@@ -34,7 +27,7 @@ from dare.lora import Adapters, attach
 from dare.objectives import GroupOfOneError, zero_advantage_groups
 from dare.parallel import InProcess, PolicyGroup
 from dare.precision import MasterWeights, check_dtype
-from dare.reward import TASK_REWARD, WeightedReward, reward_metrics
+from dare.rewards.weighted import TASK_REWARD, WeightedReward, reward_metrics
 from dare.sampling.left_to_right import decoder_of
 from dare.sampling.tree import sample_trees, tree_of
 from dare.seeds import generator_for, seed_of

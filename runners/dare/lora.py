@@ -6,7 +6,7 @@ and is its own reference, so there is no second copy of the model.
 LoraError
 ├── TargetError      a target that matches other layers than one in each
 ├── AdapterFileError an adapter on disk that does not fit
-└── MergeError       merged weights that do not compute what was trained (see `dare.merge`)
+└── MergeError       merged weights that do not compute what was trained (see `dare.weights.merge`)
     └── SilentBaseError  they compute what the base computes
 """
 

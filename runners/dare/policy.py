@@ -19,19 +19,19 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from dare.attention import default_attention, usable
-from dare.backbone_files import default_sampling
 from dare.catalog import BackboneRecord, UnknownBackboneError, backbone_directory, backbones
 from dare.family import Backbone, Tokenizer, family_of, load_family
-from dare.problems import nearest
 from dare.sampling.engines import EngineError, UnsupportedRequestError
 from dare.sampling.engines.capabilities import ServedModel
 from dare.sampling.engines.choice import EngineChoice, Start, start
 from dare.sampling.engines.probe import probe
 from dare.sampling.engines.sampler import EngineSampler
 from dare.sampling.presets import PRESETS
+from dare.source.problems import nearest
 from dare.spec import SamplingConfig
 from dare.tokenizer import Message
 from dare.types import UNRECORDED, Records, Samples, Watch
+from dare.weights.files import default_sampling
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CONTEXT_KEYS = ("max_sequence_length", "max_position_embeddings")

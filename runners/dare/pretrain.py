@@ -16,11 +16,11 @@ import torch
 from dare.algorithm import load_algorithm
 from dare.catalog import BackboneRecord
 from dare.checkpoint import commit, publish
-from dare.corpus import MIXES, alphabet, demonstrations, sha256
 from dare.data import DemonstrationData
+from dare.data.corpus import MIXES, alphabet, demonstrations, sha256
+from dare.diary.events import device_seconds
 from dare.executor import Executor
 from dare.family import load_family
-from dare.metrics import device_seconds
 from dare.seeds import generator_for
 from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
 

@@ -25,31 +25,32 @@ import torch
 from pydantic import ValidationError
 
 import dare
-from dare.alarms import DivergedError, Watch
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
 from dare.checkpoint import artifact, commit, load_state, publish, save_state
-from dare.data import DataError, PromptData, prompt_rows
-from dare.data_preparation import prepare
+from dare.data import DataError, PromptData
+from dare.data.batches import prompt_rows
+from dare.data.preparation import prepare
+from dare.diary.alarms import DivergedError, Watch
+from dare.diary.events import EventLog, Listener, before, device_seconds, numbers, read_events
+from dare.diary.tensorboard import TensorBoard
 from dare.evaluation import EvaluationError, evaluate
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
-from dare.file_hashes import weights_sha256
 from dare.gradients import NonFiniteLossError
 from dare.lora import Adapters, LoraError, load_adapter
-from dare.merge import Probe, export, logits_on, probe_of
-from dare.metrics import EventLog, Listener, before, device_seconds, numbers, read_events
-from dare.model_card import Trained, weight_hashes, write_card
 from dare.objectives import GroupOfOneError
-from dare.own_reward import RewardError
 from dare.precision import PrecisionError
-from dare.reward import load_reward
+from dare.rewards.own import RewardError
+from dare.rewards.weighted import load_reward
 from dare.seeds import generator_for
 from dare.spec import Cause, JobSpec, Result, Usage
 from dare.tasks import Dialogue, MissingDataError, UnknownTaskError
-from dare.tensorboard import TensorBoard
 from dare.tokenizer import TokenizerError
-from dare.weight_headers import CheckpointError
+from dare.weights.hashes import weights_sha256
+from dare.weights.headers import CheckpointError
+from dare.weights.merge import Probe, export, logits_on, probe_of
+from dare.weights.model_card import Trained, weight_hashes, write_card
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 SAMPLE_EVERY = 5

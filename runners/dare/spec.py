@@ -348,11 +348,11 @@ class TrainSettings(Grown):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the weights and of every forward pass. What trains has a float32 master copy (see `dare.precision`)."""
     overlap: Literal["report", "drop"] = "report"
-    """What becomes of training rows that give test items away (see `dare.overlap`): named only, or left out."""
+    """What becomes of training rows that give test items away (see `dare.data.overlap`): named only, or left out."""
 
 
 AlarmName = Literal["nan", "collapse", "gradient", "no_gradient", "repetition", "length", "kl", "entropy"]
-"""What can be wrong with a run while it trains: see `dare.alarms`."""
+"""What can be wrong with a run while it trains: see `dare.diary.alarms`."""
 STOP_ON: tuple[AlarmName, ...] = ("collapse", "gradient")
 
 

@@ -30,7 +30,7 @@ from dare_platform.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from dare.problems import Problem
+    from dare.source.problems import Problem
     from dare_platform.board import RowKind
     from dare_platform.sweeps import Sweep
     from dare_platform.uploads import UploadReport
@@ -178,7 +178,7 @@ def _read(path: Path) -> bytes:
 
 
 def _assigned(texts: Sequence[str]) -> dict[str, Any]:
-    from dare.hyperparameters import from_assignment
+    from dare.source.hyperparameters import from_assignment
 
     given: dict[str, Any] = {}
     for text in texts:
@@ -193,7 +193,7 @@ def _assigned(texts: Sequence[str]) -> dict[str, Any]:
 
 def _refuse_all(problems: Sequence[Problem]) -> NoReturn:
     """All problems, at most ten, and exit code 4; 3 when it is only the name that nobody knows."""
-    from dare.problems import shown
+    from dare.source.problems import shown
 
     for sentence in shown(problems):
         write_error(sentence)
@@ -228,8 +228,8 @@ def check(
 
     The second part executes the file: use it on your own code.
     """
-    from dare.hyperparameters import parse_settings
     from dare.source import check_hyperparameters, read_source
+    from dare.source.hyperparameters import parse_settings
 
     given = parse_settings(_read(settings_file).decode(errors="replace")) if settings_file else None
     values = {**(given.values if given else {}), **_assigned(assignments or [])}

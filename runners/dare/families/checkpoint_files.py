@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dare.weight_headers import (
+from dare.weights.headers import (
     INDEX,
     WEIGHTS,
     CheckpointError,

@@ -9,11 +9,11 @@ from typing import Literal
 
 import torch
 
+from dare.commands.text import REPLACEMENT
 from dare.family import Tokenizer
 from dare.likelihood import Likelihood, log_likelihoods
 from dare.policy import Policy, recorded, recorded_steps
 from dare.spec import SamplingConfig
-from dare.terminal_text import REPLACEMENT
 from dare.types import Frame, Samples
 
 Reason = Literal["stop", "length"]

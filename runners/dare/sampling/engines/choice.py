@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dare.problems import nearest
 from dare.sampling.engines import ChoiceError, lmdeploy, sglang, vllm
 from dare.sampling.engines.capabilities import TABLE, Capability, ServedModel, Serving
 from dare.sampling.engines.sampler import EngineSampler
+from dare.source.problems import nearest
 from dare.spec import SamplingConfig
 
 SERVER = "http://127.0.0.1:30000"

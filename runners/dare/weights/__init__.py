@@ -1,0 +1,1 @@
+"""Checkpoints as files: fetched and added as backbones, hashed, read by their headers, merged, and described."""
