@@ -349,26 +349,6 @@ def test_for_a_drift_below_minus_one_bgpo_uses_the_linear_bound() -> None:
     assert float(loss.num) == pytest.approx(0.5)
 
 
-def test_with_equal_scores_and_centred_advantages_the_uniform_model_has_no_policy_gradient() -> None:
-    ours = (
-        ("d1", {"kl_coef": 0.0}),
-        ("bgpo", {"mc_samples": 2}),
-        ("cj_grpo", {}),
-        ("ebpo", {}),
-        ("gdpo", {}),
-        ("wd1", {}),
-    )
-    for name, settings in ours:
-        algorithm = built_in(name, **settings)  # type: ignore[arg-type]
-        rollout = rollout_of([X, X], [1.0, 0.0], step_map=[2, 1, 2])
-        credit = algorithm.credit(rollout, torch.Generator())
-        # equal masks on both rows, so that the two scores are the same function
-        generators = [generator_for(5, int(part)) for part in credit.part.tolist()]
-        views = algorithm.forward_process(rollout, credit, MASK, generators)
-        _, gradient = loss_and_gradient(algorithm, credit, views, uniform(), uniform())
-        assert float(gradient.abs().max()) < 1e-12, name
-
-
 @pytest.mark.parametrize(("length", "views"), [(3, 2), (5, 2), (7, 4), (20, 8), (4, 4), (3, 5)])
 def test_every_stratified_count_is_equally_likely(length: int, views: int) -> None:
     """Whatever the first count, later ones are a shift of it: over all first counts each appears once per view."""

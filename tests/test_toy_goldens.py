@@ -37,12 +37,12 @@ from toys import (
 
 from dare.algorithm import GRPO, clipped_sequences
 from dare.algorithms.gdpo import _gauss_legendre
+from dare.diagnosis.decoders import SEQUENCE_OF_PATH, elbo, law, trajectory
 from dare.families.doubled import doubled_input
 from dare.forward_process import hide_everything
 from dare.objectives import k1, k2, k3
 from dare.sampling.plan import ascending_blocks
 from dare.seeds import generator_for
-from dare.toy_decoders import SEQUENCE_OF_PATH, elbo, law, trajectory
 from dare.types import NoisyViews
 
 GOLDENS = Path(__file__).parent / "goldens" / "algorithms"
