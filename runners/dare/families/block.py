@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dare.attention import Sight
 from dare.families.backbone import RECORDS, TransformerBackbone
-from dare.families.doubled import DoubledInput, doubled_input, in_blocks
+from dare.families.doubled import DoubledInput, alike, doubled_input, in_blocks
 from dare.sampling.block import sample_block
 from dare.spec import SamplingConfig
 from dare.types import Forks, NoisyViews, Records, Samples, Watch
@@ -32,6 +32,13 @@ class BlockBackbone(TransformerBackbone):
         So what a view hides outside its scored blocks has no effect: hiding prompt tokens matters only where prompt
         and answer share a scored block.
         """
+        parts = alike(views.valid.sum(1))
+        if len(parts) == 1:
+            return self._in_one_forward(model, views, temperature)
+        scored = [self._in_one_forward(model, views.rows(part), temperature) for part in parts]
+        return torch.cat(scored)[torch.cat(parts).argsort()]
+
+    def _in_one_forward(self, model: nn.Module, views: NoisyViews, temperature: float) -> Float[Tensor, "n S"]:
         flat = torch.zeros(views.score.numel(), dtype=torch.float32, device=views.ids.device)
         doubled = doubled_input(views, self._size)
         if doubled is not None:

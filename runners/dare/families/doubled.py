@@ -16,6 +16,11 @@ NO_QUERY, NO_KEY = -1, -2
 """Places of a token that looks at no noisy block, and of one that none looks at."""
 
 
+ALIKE = 1.5
+"""Sequences go into one forward whose lengths differ by less than this factor: a part of 41 % padding costs more than a
+second forward does (`python -m benchmarks.train --only block`)."""
+
+
 class DoubledInput(NamedTuple):
     """[clean sequence ; its noisy blocks] for every distinct target among the views.
 
@@ -77,6 +82,19 @@ def doubled_input(views: NoisyViews, size: int) -> DoubledInput | None:
         score=torch.cat((torch.zeros_like(clean_real), noisy_score), dim=1),
         home=home[noisy_score],
     )
+
+
+def alike(lengths: Int[Tensor, " n"]) -> list[Int[Tensor, " m"]]:
+    """Rows in parts of similar length, the shortest first; equal lengths, so all views of one target, share a part."""
+    found, order = lengths.sort(stable=True)
+    cuts, shortest = [], 0
+    for place, length in enumerate(found.tolist()):
+        if not place:
+            shortest = length
+        elif length >= ALIKE * max(shortest, 1):
+            cuts.append(place)
+            shortest = length
+    return list(order.tensor_split(cuts))
 
 
 def in_blocks(x: Tensor, size: int) -> Tensor:
