@@ -204,9 +204,11 @@ def _backbones(
     problems: list[Problem] = []
     records: list[BackboneRecord] = []
     if not chosen:
-        problems.append(
-            Problem("backbones", None, f"Choose a backbone. Track {track.name} has: {_list(track.backbones)}.")
-        )
+        trainable = [name for name in track.backbones if source is None or not _no_data(source, track, name)]
+        text = f"Choose a backbone. Track {track.name} has: {_list(trainable)}."
+        if source is not None and not trainable:
+            text = f"No backbone of track {track.name} has {source.trains_on}, which `{source.class_name}` trains on."
+        problems.append(Problem("backbones", None, text))
     for name in dict.fromkeys(chosen):
         if name not in track.backbones:
             text = f"Track {track.name} has no backbone `{name}`.{nearest(name, track.backbones)}"
@@ -219,10 +221,14 @@ def _backbones(
     for record in records if source is not None else ():
         if source is not None and (problem := unsupported(source, record)):
             problems.append(problem)
-        if source is not None and (reason := track.without_data(source.class_name, source.trains_on, record.name)):
+        if source is not None and (reason := _no_data(source, track, record.name)):
             problems.append(Problem("trains_on", None, reason))
     order = list(track.backbones)
     return tuple(sorted(records, key=lambda record: order.index(record.name))), problems
+
+
+def _no_data(source: AlgorithmSource, track: Track, backbone: str) -> str | None:
+    return track.without_data(source.class_name, source.trains_on, backbone)
 
 
 def _slug(name: str) -> str:

@@ -239,6 +239,12 @@ def test_a_track_without_preferences_refuses_what_trains_on_them(name: str, cls:
     ]
 
 
+def test_where_no_backbone_can_be_chosen_none_is_asked_for() -> None:
+    assert texts(read_builtin("vrpo", None, tiny(), [])) == [
+        "No backbone of track tiny 1.0 has preferences, which `VRPO` trains on."
+    ]
+
+
 def test_no_backbone_is_a_problem() -> None:
     assert texts(read_builtin("bgpo", None, tiny(), [])) == [
         "Choose a backbone. Track tiny 1.0 has: `llada-tiny`, `sdar-tiny`."
