@@ -107,6 +107,7 @@ def test_the_example_is_uploaded_with_its_settings_and_passes_its_check(watched:
     page = watched.open("submit?backbones=sdar-tiny")
     page.get_by_text("my file", exact=True).click()
     page.locator("input[type=file]").set_input_files(EXAMPLE / "algorithm.py")
+    page.get_by_text("Factor on negative advantages").wait_for()  # typed while the file is read, settings may be lost
     page.get_by_label("Settings, YAML, optional").fill((EXAMPLE / "hyperparameters.yaml").read_text())
     page.keyboard.press("Control+Enter")
     page.get_by_text("0.25 · changed").wait_for()
