@@ -14,7 +14,7 @@ from dare.spec import AlgorithmSpec
 STUDY = Path(__file__).parents[1] / "docs" / "studies" / "learning.jsonl"
 ROWS = [json.loads(line) for line in STUDY.read_text().splitlines()]
 ABOVE = 0.2
-"""Of the sampled reward, over the control's mean: 0.31 to 0.46 were measured, the control's own seeds lie within 0.11."""
+"""Of the sampled reward, over the control's mean: measured were 0.31 to 0.46, within the control's own seeds 0.11."""
 LEARNERS = [n for n in algorithm_names() if load_algorithm(AlgorithmSpec(name=n)).trains_on != "preferences"]
 
 
