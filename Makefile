@@ -79,7 +79,7 @@ clean: ## remove the environment and everything that was built
 	@touch $@
 
 .venv/.developing: .venv/.installed
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[runner,platform,leaderboard,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[runner,platform,leaderboard,evaluator,second-opinion,dev]'
 	@touch $@
 
 $(SECOND)/.installed: pyproject.toml constraints-transformers5.txt | $(SECOND)/bin/python

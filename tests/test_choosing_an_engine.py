@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 from dare.__main__ import app
 from dare.catalog import backbone_directory
 from dare.diary.events import EventLog
-from dare.evaluation import EvaluationError, evaluate
+from dare.evaluation import evaluate
 from dare.families.backbone import NoWeightsError
 from dare.family import Backbone, load_family
 from dare.generate import decoding_name
@@ -34,6 +34,7 @@ from dare.sampling.block import sample_block
 from dare.sampling.engines import ChoiceError, lmdeploy, sglang
 from dare.sampling.engines.capabilities import TABLE, ServedModel, Serving
 from dare.sampling.engines.choice import EngineChoice, parse_choice
+from dare.scoring import EvaluationError
 from dare.seeds import generator_for
 from dare.server.app import Limits, listen, make_app, url_of
 from dare.spec import EvaluateSpec, SamplingConfig, TaskProtocol

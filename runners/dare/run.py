@@ -34,7 +34,7 @@ from dare.data.preparation import prepare
 from dare.diary.alarms import DivergedError, Watch
 from dare.diary.events import EventLog, Listener, before, device_seconds, numbers, read_events
 from dare.diary.tensorboard import TensorBoard
-from dare.evaluation import EvaluationError, evaluate
+from dare.evaluation import evaluate
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
 from dare.gradients import NonFiniteLossError
@@ -43,6 +43,7 @@ from dare.objectives import GroupOfOneError
 from dare.precision import PrecisionError
 from dare.rewards.own import RewardError
 from dare.rewards.weighted import load_reward
+from dare.scoring import EvaluationError, ScoringError
 from dare.seeds import generator_for
 from dare.spec import Cause, JobSpec, Result, Usage
 from dare.tasks import Dialogue, MissingDataError, UnknownTaskError
@@ -177,6 +178,8 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
         UnknownFamilyError,
     ) as error:
         cause, message = "internal", f"The run stopped itself: {error}."
+    except ScoringError as error:
+        cause, message = "scoring", f"Scoring stopped: {error}."
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

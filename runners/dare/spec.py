@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,7 +25,14 @@ from pydantic import (
 HyperparameterValue = bool | int | float | str | None
 Hyperparameters = dict[str, HyperparameterValue]
 
-RunKind = Literal["check", "train", "evaluate"]
+RunKind = Literal["check", "train", "evaluate", "score"]
+ItemStatus = Literal[
+    "ok",
+    "no_answer",  # nothing could be extracted: not solved, and counted apart
+    "truncated",  # the window ended before the answer did
+    "undecoded",  # mask tokens are left in the text: the decoder failed, not the policy
+    "error",  # the scorer failed: no number, never a wrong answer
+]
 Cause = Literal[
     "user_error",  # the entry raised, ended the process, or its settings failed late
     "diverged",  # NaN, infinity or a collapse rule
@@ -392,8 +399,12 @@ class TrainSpec(Grown):
     """None is the reward of each item's task."""
 
 
-class TaskProtocol(Frozen):
+class TaskProtocol(Grown):
     """How one task is put to a policy: everything that moves a score. Its digest is the protocol id."""
+
+    added: ClassVar[frozenset[str]] = frozenset(
+        {"prompt", "template", "stops", "policies", "further_scorers", "mc_samples"}
+    )
 
     task: str
     task_version: str
@@ -410,6 +421,25 @@ class TaskProtocol(Frozen):
     sample_steps_per_block: Annotated[int, Field(gt=0)] | None = None
     """Denoising steps of the sampled completions, when they differ from the greedy ones (the rollout's, usually)."""
     scorer: str = "dare-1"
+    """Whose word is the headline."""
+    further_scorers: tuple[str, ...] = ()
+    """Who else scores the same stored answers."""
+    prompt: Annotated[str, Field(min_length=1)] = "task"
+    """`task`: as the task writes it; another name of its `asked`; or `opencompass:FOLDER/CONFIG`, the prompt and the
+    examples of one of OpenCompass's own dataset configurations."""
+    template: Literal["chat", "none"] = "chat"
+    """Whether the prompt goes through the backbone's chat template or is continued as it is."""
+    stops: tuple[str, ...] = ()
+    """The answer ends before the first of these. Looked for in the decoded text: nothing is decoded left to right."""
+    policies: dict[str, str] = {}
+    """Choices that have no universal answer, by the task's own names for them; unnamed ones have the task's default."""
+    mc_samples: Annotated[int, Field(gt=0, le=4096)] | None = None
+    """Forwards per choice of a likelihood task; None where answers are generated."""
+
+    @property
+    def scorers(self) -> tuple[str, ...]:
+        """Everyone who scores, the headline's first."""
+        return (self.scorer, *(name for name in self.further_scorers if name != self.scorer))
 
     @property
     def sampled(self) -> SamplingConfig:
@@ -425,12 +455,23 @@ class TaskProtocol(Frozen):
         return self
 
 
-class EvaluateSpec(Frozen):
+class EvaluateSpec(Grown):
     """One evaluation run over all tasks of a track. `trained` says that `weights/` holds the policy."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"through"})
 
     protocols: tuple[TaskProtocol, ...]
     trained: bool
     batch_size: Annotated[int, Field(gt=0)] = 128
+    through: Literal["decoder", "opencompass"] = "decoder"
+    """Who asks. `decoder`: this process, for tasks that write their own prompts. `opencompass`: the backbone is served
+    on this machine's loopback and OpenCompass, a child process, builds the prompts and scores too."""
+
+
+class ScoreSpec(Frozen):
+    """Scores of the stored answers in `predictions/`, by the scorers of each protocol. No weights, no entry."""
+
+    protocols: Annotated[tuple[TaskProtocol, ...], Field(min_length=1)]
 
 
 class CheckSpec(Frozen):
@@ -449,8 +490,10 @@ class BackboneRef(Frozen):
     tokenizer_sha256: str
 
 
-class JobSpec(Frozen):
+class JobSpec(Grown):
     """The whole order for one run. Its digest names the work: same digest, same result on the same machine kind."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"score"})
 
     version: Literal[1] = 1
     kind: RunKind
@@ -459,11 +502,12 @@ class JobSpec(Frozen):
     train: TrainSpec | None = None
     evaluate: EvaluateSpec | None = None
     check: CheckSpec | None = None
+    score: ScoreSpec | None = None
     threads: Annotated[int, Field(gt=0)] = 1
 
     @model_validator(mode="after")
     def _exactly_the_part_of_its_kind(self) -> Self:
-        given = [name for name in ("train", "evaluate", "check") if getattr(self, name) is not None]
+        given = [name for name in get_args(RunKind) if getattr(self, name) is not None]
         if given != [self.kind]:
             raise ValueError(f"a job of kind {self.kind!r} needs exactly the part {self.kind!r}; given: {given}")
         return self
@@ -507,8 +551,13 @@ class Score(Frozen):
     value: float
     standard_error: float | None
     n: int
+    """Items that have a number."""
     n_no_answer: int = 0
     n_truncated: int = 0
+    n_undecoded: int = 0
+    """Answers with mask tokens left in them: the decoder failed, and they count as wrong."""
+    n_error: int = 0
+    """Answers that the scorer failed on. They are not in `value` and not in `n`."""
     scorer: str
     protocol: str
 
@@ -548,7 +597,7 @@ class ItemOutcome(Frozen):
     """1 solved, 0 not."""
     reward: float
     """Shaped reward in [0, 1]."""
-    status: Literal["ok", "no_answer", "truncated", "error"]
+    status: ItemStatus
     answer: str | None
     scorer: str
 

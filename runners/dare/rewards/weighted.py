@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from dare.rewards.format import PARTS as FORMAT_PARTS
 from dare.rewards.own import UNJUDGED, OwnReward, RewardError, is_own, load_own, own_part
-from dare.spec import RewardPart, RewardSpec
+from dare.spec import ItemStatus, RewardPart, RewardSpec
 from dare.tasks import Item, Task, Verdict
 
 OF_THE_JUDGE: Mapping[str, Callable[[Verdict], float]] = MappingProxyType(
@@ -41,7 +40,7 @@ class Judged:
 
     reward: float
     solved: bool | None
-    status: Literal["ok", "no_answer"]
+    status: ItemStatus
     parts: Mapping[str, float] = field(default_factory=dict)
     """Each part's own value by its short name, before any weight."""
 
@@ -94,8 +93,9 @@ class WeightedReward:
         total = math.fsum(part.weight * values[part.short] for part in self.parts)
         if self.normalised:
             total = min(total / math.fsum(part.weight for part in self.parts), 1.0)
-        solved, status = (verdict.solved, verdict.status) if verdict else (None, "ok")
-        return Judged(total, solved, "no_answer" if status == "no_answer" else "ok", values)
+        if verdict is None:
+            return Judged(total, None, "ok", values)
+        return Judged(total, verdict.solved, verdict.status, values)
 
     def _value(self, part: Part, item: Item, text: str, verdict: Verdict | None) -> float | Verdict:
         if part.own is not None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dare.spec import ItemStatus
+
 Dialogue = str | tuple[Mapping[str, str], ...]
 """One user turn, or several messages with `role` and `content`, the last of them not an answer."""
 
@@ -31,6 +33,11 @@ class Item:
     prompt: Dialogue
     gold: Mapping[str, Any]
     cluster: str | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The published row, from which other prompts are written. Not part of the hash."""
+    choices: Sequence[str] = ()
+    """Continuations whose likelihoods are compared, of a likelihood task; `gold["choice"]` is the index of the right
+    one."""
 
     @property
     def sha256(self) -> str:
@@ -53,8 +60,28 @@ class Verdict:
 
     solved: bool
     reward: float
-    status: Literal["ok", "no_answer"]
+    status: ItemStatus
     answer: str | None
+
+
+Judge = Callable[[Item, str], Verdict]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A published file below the data folder. Without `sha256` it is declared: `dare data fetch` records what it is."""
+
+    path: str
+    sha256: str | None = None
+    address: str | None = None
+    """Where `dare data fetch` finds it: `https://...`, or `hub:OWNER/NAME/PATH` of a data set on the hub. None: it has
+    to be put there by hand, and `note` says how."""
+    note: str = ""
+    rows: int | None = None
+
+
+class NotScoredError(RuntimeError):
+    """This machine cannot score the task at all, for example because it cannot keep a program apart. No number."""
 
 
 class MissingDataError(FileNotFoundError):
@@ -78,8 +105,8 @@ class Task:
     items: Callable[[str, Path | None], Sequence[Item]]
     """(split, data folder) -> items; raises MissingDataError when the folder is needed and absent, UnknownSplitError
     for a split that the task does not have. Every task has "test"."""
-    judge: Callable[[Item, str], Verdict]
-    """Never raises, whatever the text."""
+    judge: Judge
+    """Under the default policies. Never raises, whatever the text."""
     demonstrations: Callable[[str, int], Sequence[Demonstration]] | None = None
     """(corpus name, how many) -> demonstrations of the training split."""
     corpora: Sequence[str] = ()
@@ -88,6 +115,57 @@ class Task:
     needs_data: bool = False
     notes: Sequence[str] = field(default_factory=tuple)
     """Overlaps, ambiguities and other facts a reader must know."""
+    kind: Literal["answer", "code", "likelihood"] = "answer"
+    """What is scored: a generated text, a generated program that has to be run apart, or the likelihoods of given
+    choices. A benchmark that is scored in two ways is two tasks."""
+    count: int | None = None
+    """Items of the test split; None while it is declared and not fetched."""
+    files: Sequence[DataFile] = ()
+    contamination: str = ""
+    """What is known of test items in training data."""
+    asked: Mapping[str, Callable[[Item, Path | None], Dialogue]] = field(default_factory=dict)
+    """Other published prompts for the same items, by the name that a protocol gives them; the data folder is for their
+    worked examples."""
+    policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Choices that have no universal answer: the values of each, the default first."""
+    judge_under: Callable[[Mapping[str, str]], Judge] | None = None
+    """The judge under chosen policies, for tasks that have some."""
+    judge_all: Callable[[Sequence[tuple[Item, str]], Mapping[str, str]], Sequence[Verdict]] | None = None
+    """Many at once under chosen policies, where that is how it has to be done: programs in a sandbox, with canaries.
+    Raises NotScoredError where this machine cannot do it."""
+
+    @property
+    def verified(self) -> bool:
+        """Whether every byte of its items is known. Only then can it be ranked."""
+        return all(file.sha256 for file in self.files)
+
+    def judging(self, policies: Mapping[str, str]) -> Judge:
+        """The judge under these policies; UnknownPolicyError for a name or a value that the task does not have."""
+        self.check_policies(policies)
+        return self.judge_under(policies) if policies and self.judge_under is not None else self.judge
+
+    def verdicts(self, answers: Sequence[tuple[Item, str]], policies: Mapping[str, str]) -> Sequence[Verdict]:
+        """One verdict for each answer, in order."""
+        self.check_policies(policies)
+        if self.judge_all is not None:
+            return self.judge_all(answers, policies)
+        judge = self.judging(policies)
+        return [judge(item, text) for item, text in answers]
+
+    def check_policies(self, policies: Mapping[str, str]) -> None:
+        """UnknownPolicyError for a name or a value that the task does not have."""
+        for name, value in policies.items():
+            if name not in self.policies:
+                raise UnknownPolicyError(
+                    f"task {self.name!r} has no policy {name!r}; known: {', '.join(self.policies) or 'none'}"
+                )
+            if value not in self.policies[name]:
+                known = ", ".join(self.policies[name])
+                raise UnknownPolicyError(f"policy {name} of task {self.name!r} cannot be {value!r}; known: {known}")
+
+
+class UnknownPolicyError(ValueError):
+    """The task has no such policy, or the policy no such value."""
 
 
 class UnknownTaskError(ValueError):
