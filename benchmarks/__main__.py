@@ -28,8 +28,9 @@ from dare.executor import Executor
 from dare.family import Backbone, load_family
 from dare.linear_logp import linear_logp
 from dare.sampling.block import sample_block
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
+from dare.spec import AlgorithmSpec, Budget, TrainSettings
 from dare.tasks import load_task
 
 DATA = {"prompts": "prompts:sudoku", "demonstrations": "corpus:sudoku/clean", "preferences": "preferences:sudoku"}

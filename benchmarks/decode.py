@@ -38,8 +38,8 @@ from dare.families.sdar.configuration import SDARConfig
 from dare.families.sdar.modeling import SDARForCausalLM
 from dare.family import Backbone, load_family
 from dare.sampling.block import sample_block
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.tasks import load_task
 from dare.types import Samples
 

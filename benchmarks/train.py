@@ -29,8 +29,9 @@ from dare.executor import PolicyCore
 from dare.families.doubled import doubled_input
 from dare.family import Backbone
 from dare.sampling.tree import tree_of
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, SamplingConfig, TrainSettings
+from dare.spec import AlgorithmSpec, TrainSettings
 from dare.types import PER_ROW, Credit, NoisyViews, Rollout, Trace
 
 Way = Literal["plain", "ours"]

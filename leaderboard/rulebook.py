@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from dare.spec import LoraSettings, SamplingConfig, TrainSettings
+from dare.sampling_config import SamplingConfig
+from dare.spec import LoraSettings, TrainSettings
 from dare.tasks import load_task
 from dare_platform.tracks import BackboneRules, Example, Track
 from leaderboard import quantities

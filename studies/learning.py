@@ -27,8 +27,9 @@ from dare.data import load_data
 from dare.data.batches import prompt_rows
 from dare.executor import Executor, MismatchError
 from dare.family import Backbone, load_family
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, Hyperparameters, SamplingConfig
+from dare.spec import AlgorithmSpec, Budget, Hyperparameters
 from dare.tasks import load_task
 from dare_platform.statistics import difference_interval, mean_interval, welch_p
 from dare_platform.tracks import load_track

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dare.sampling.block import sample_block
 from dare.sampling.masked import sample_masked
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import Samples
 
 EOS, MASK, VOCABULARY = 0, 1, 12

@@ -21,8 +21,9 @@ from dare.executor import PolicyCore
 from dare.families.layers import fresh_model
 from dare.family import Backbone, family_names, load_family
 from dare.memory import Plan
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, LoraSettings, SamplingConfig, TrainSettings
+from dare.spec import AlgorithmSpec, LoraSettings, TrainSettings
 from dare.types import NoisyViews, Rollout
 
 LARGER = {

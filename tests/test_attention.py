@@ -33,8 +33,8 @@ from dare.attention.flash import Flash
 from dare.attention.flex import TILE, Flex, tiles
 from dare.families.doubled import DoubledInput, doubled_input
 from dare.family import load_family
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import NoisyViews
 
 HERE = ("eager", "flex", "sdpa")

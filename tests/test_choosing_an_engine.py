@@ -34,10 +34,11 @@ from dare.sampling.block import sample_block
 from dare.sampling.engines import ChoiceError, lmdeploy, sglang
 from dare.sampling.engines.capabilities import TABLE, ServedModel, Serving
 from dare.sampling.engines.choice import EngineChoice, parse_choice
+from dare.sampling_config import SamplingConfig
 from dare.scoring import EvaluationError
 from dare.seeds import generator_for
 from dare.server.app import Limits, listen, make_app, url_of
-from dare.spec import EvaluateSpec, SamplingConfig, TaskProtocol
+from dare.spec import EvaluateSpec, TaskProtocol
 from dare.tasks import load_task
 from dare.types import UNRECORDED, Samples
 
@@ -572,6 +573,6 @@ def test_an_evaluation_stores_no_score_without_its_cost(tmp_path: Path) -> None:
         with pytest.raises(EvaluationError, match="does not report the forwards of an answer"):
             evaluate(spec, cast(Backbone, Unreported(backbone)), tmp_path, 0, None, events)
         assert (tmp_path / "predictions" / "sudoku.jsonl").read_text() == ""
-        scores, usage = evaluate(spec, backbone, tmp_path, 0, None, events)
-    assert {score.n for score in scores} == {2}
-    assert usage.forwards > 0
+        done = evaluate(spec, backbone, tmp_path, 0, None, events)
+    assert {score.n for score in done.scores} == {2}
+    assert done.usage.forwards > 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from dare.families.block import BlockBackbone
 from dare.families.masked import MaskedBackbone
 from dare.sampling import draw
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Samples
 
 Case = Mapping[str, Any]

@@ -21,8 +21,9 @@ from dare.executor import Executor
 from dare.families.masked import CachedRows, MaskedBackbone
 from dare.family import load_family
 from dare.sampling.plan import BlockPlan, blocks_of, quotas_of
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
+from dare.spec import AlgorithmSpec, Budget, TrainSettings
 from dare.types import Frame, NoisyViews, Rollout, Samples, Trace
 
 

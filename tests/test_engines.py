@@ -49,8 +49,8 @@ from dare.sampling.engines import (
 from dare.sampling.engines.capabilities import TABLE, ServedModel, Serving
 from dare.sampling.engines.probe import Canary, probe
 from dare.sampling.engines.sampler import Completion, EngineSampler, Request, to_samples
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import UNRECORDED, Samples
 
 SDAR = ServedModel("SDARForCausalLM", (151643, 151645), 151643, 151669, 4)

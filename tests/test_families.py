@@ -17,8 +17,8 @@ from dare.families.checkpoint_files import CheckpointError
 from dare.families.doubled import doubled_input
 from dare.family import Backbone, family_names, load_family
 from dare.sampling.block import sample_block
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import NoisyViews, Samples
 
 CHARACTERS = list("0123456789+-*/=()., abcdefghijklmno")

@@ -24,8 +24,9 @@ from dare.family import family_names
 from dare.sampling.left_to_right import left_to_right
 from dare.sampling.masked import sample_masked
 from dare.sampling.presets import PRESETS
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
+from dare.spec import AlgorithmSpec, Budget, TrainSettings
 from dare.types import Rollout
 
 GOLDENS = Path(__file__).parent / "goldens" / "algorithms"

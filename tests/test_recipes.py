@@ -19,8 +19,9 @@ from dare.data import load_data
 from dare.executor import Executor
 from dare.family import load_family
 from dare.recipe import RecipeError, compose
+from dare.sampling_config import SamplingConfig
 from dare.source import read_source
-from dare.spec import Budget, LoraSettings, SamplingConfig, TrainSettings
+from dare.spec import Budget, LoraSettings, TrainSettings
 from dare.tasks import task_names
 
 PLACES = [

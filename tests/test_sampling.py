@@ -42,8 +42,8 @@ from dare.sampling.plan import (
 )
 from dare.sampling.presets import PRESETS
 from dare.sampling.rank import entropy, ranks
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import Frame
 
 

@@ -12,8 +12,8 @@ from tiny import FAMILIES, rollout_sampling, tiny
 from dare.family import Backbone
 from dare.sampling.plan import DecodingError
 from dare.sampling.tree import Branches, SampledTrees, sample_trees, tree_of
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import TreeShape
 
 PROMPTS = ("S0321003004002100", "C1 2 3=6", "S3102200002100320")

@@ -10,8 +10,9 @@ import torch
 from dare.catalog import backbones
 from dare.data.corpus import alphabet
 from dare.family import Backbone, family_names, load_family
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, Hyperparameters, JobSpec, SamplingConfig, TrainSettings, TrainSpec
+from dare.spec import AlgorithmSpec, Budget, Hyperparameters, JobSpec, TrainSettings, TrainSpec
 
 FAMILIES = ("llada", "sdar")
 ARCHITECTURES = {architecture: name for name in family_names() for architecture in load_family(name).architectures}

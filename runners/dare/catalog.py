@@ -14,10 +14,12 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from dare.frozen import Frozen
+from dare.sampling_config import SamplingConfig
 from dare.source import AlgorithmSource, literal_set, read_source
 from dare.source.names import module_tree, names_of, parsed, qualified
 from dare.source.problems import Problem, nearest
-from dare.spec import BackboneRef, Frozen, SamplingConfig
+from dare.spec import BackboneRef
 from dare.support import RECORDED, Support, missing_records, support
 
 

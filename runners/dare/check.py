@@ -26,8 +26,9 @@ from dare.family import Backbone
 from dare.gradients import Auxiliary, NonFiniteLossError, backward
 from dare.sampling.left_to_right import decoder_of
 from dare.sampling.tree import sample_trees, tree_of
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for, seed_of
-from dare.spec import Budget, SamplingConfig, TrainSettings
+from dare.spec import Budget, TrainSettings
 from dare.tasks import Demonstration, Item, Task, Verdict
 from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, Trace
 

@@ -10,36 +10,35 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
 from dare.algorithm import Algorithm
 from dare.data import DemonstrationData, PromptData, TrainingData
-from dare.data.batches import batch_indices, demonstration_rollout, preference_rollout, prompt_rows
+from dare.data.batches import batch_indices, demonstration_rollout, preference_rollout
 from dare.family import Backbone
-from dare.forward_process import hide_counts
 from dare.gradients import Auxiliary, backward
 from dare.lora import Adapters, attach
 from dare.objectives import GroupOfOneError, zero_advantage_groups
 from dare.parallel import InProcess, PolicyGroup
 from dare.precision import MasterWeights, check_dtype
-from dare.rewards.weighted import TASK_REWARD, WeightedReward, reward_metrics
+from dare.rewards.weighted import TASK_REWARD, WeightedReward
+from dare.rollouts import Rollouts
 from dare.sampling.left_to_right import decoder_of
-from dare.sampling.tree import sample_trees, tree_of
-from dare.seeds import generator_for, seed_of
-from dare.spec import Budget, Sample, SamplingConfig, TrainSettings
+from dare.sampling.tree import sample_trees
+from dare.sampling_config import SamplingConfig
+from dare.seeds import generator_for
+from dare.spec import Budget, Sample, TrainSettings
 from dare.support import not_recorded
-from dare.tasks import Item, Task, text_of
-from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, RolloutSpec, Trace
+from dare.types import PER_ROW, Credit, LossTerms, NoisyViews, Rollout, RolloutSpec
 
 Answer = TypeVar("Answer")
 ON_POLICY_TOLERANCE = 1e-3
 """Largest difference allowed between two scorings of the same views before the first update, in nats."""
-ELBO_ROWS, ELBO_VIEWS = 16, 2
 
 
 class AlgorithmFaultError(RuntimeError):
@@ -278,7 +277,7 @@ class Executor:
             units = {f.name: getattr(part, f.name) for f in fields(part)}
             units["learning_rate"] = torch.full((len(part.row),), self._learning_rate())
             units["progress"] = torch.full((len(part.row),), self._progress())
-            reports.append(self.group.reduce("update", {**_rows(views), **scores}, units))
+            reports.append(self.group.reduce("update", {**views.tensors(), **scores}, units))
             self.used.updates += 1
             self.used.moving_updates += reports[-1]["gradient_norm"] > 0
         self.used.steps += 1
@@ -305,107 +304,12 @@ class Executor:
 
     def _rollout(self, step: int, chosen: Sequence[int]) -> tuple[Rollout, dict[str, float], Sample]:
         assert isinstance(self.data, PromptData)
-        items = [self.data.items[i] for i in chosen for _ in range(self._completions)]
-        tasks = [self.data.tasks[i] for i in chosen for _ in range(self._completions)]
-        spec: RolloutSpec = self._hook("rollout")
-        prompt, length = prompt_rows(self.backbone, [item.prompt for item in items])
-        seeds = torch.tensor([seed_of(self.seed, "rollout", step, row) for row in range(len(items))])
-        sampled = self.group.map("sample", {"prompt": prompt, "length": length, "seed": seeds})
-        self.used.forwards += float(sampled["nfe"].sum())
-        self.used.tokens_kept += int(sampled["completion"].sum())
-        texts = [
-            self.backbone.tokenizer.decode(ids[done].tolist())
-            for ids, done in zip(sampled["ids"], sampled["completion"], strict=True)
-        ]
-        rows = list(zip(tasks, items, texts, strict=True))
-        judged = self.group.once(lambda: [self.reward.judge(*row) for row in rows])
-        reward = torch.tensor([row.reward for row in judged], dtype=torch.float32)
-        rollout = Rollout(
-            ids=sampled["ids"],
-            valid=sampled["valid"],
-            window=sampled["window"],
-            completion=sampled["completion"],
-            group=torch.arange(len(chosen)).repeat_interleave(self._completions),
-            reward=reward,
-            trace=Trace(**{name: sampled.get(name) for name in PER_ROW if name in spec.record}),  # type: ignore[arg-type]
-        )
-        decoded, cost = int((sampled["step_map"] > 0).sum()), dict[str, float]()
-        if spec.tree is not None:
-            tree = tree_of(sampled["path"], reward, spec.tree)
-            rollout = replace(rollout, trace=replace(rollout.trace, tree=tree))
-            decoded = int((tree.state[tree.parent] != tree.state)[tree.parent >= 0].sum())
-        if spec.judge_predictions:
-            predicted, count = self._judged_predictions(rollout, sampled["step_map"], items, tasks)
-            rollout = replace(rollout, trace=replace(rollout.trace, x0_reward=predicted))
-            cost = {"verifications_per_completion": count / len(items)}
-        self.used.tokens_decoded += decoded
-        metrics = {
-            "reward": float(reward.mean()),
-            "reward_std": float(reward.std()),
-            **reward_metrics(judged),
-            "completion_length": float(rollout.completion.sum(1).float().mean()),
-            "post_eos_share": 1 - float(rollout.completion.sum() / rollout.window.sum()),
-            "truncated": float(sampled["truncated"].float().mean()),
-            "nfe": float(sampled["nfe"].float().mean()),
-            "repetition": _commonest_share(rollout.ids[rollout.completion]),
-            **cost,
-            **self._elbo(rollout, step),
-        }
-        row = step % len(items)
-        window = sampled["window"][row]
-        sample = Sample(
-            prompt=text_of(items[row].prompt),
-            tokens=tuple(self.backbone.tokenizer.pieces(sampled["ids"][row][window].tolist())),
-            step_map=tuple(sampled["step_map"][row][window].tolist()),
-            reward=float(reward[row]),
-        )
-        return rollout, metrics, sample
-
-    def _judged_predictions(
-        self, rollout: Rollout, step_map: Tensor, items: Sequence[Item], tasks: Sequence[Task]
-    ) -> tuple[Float[Tensor, "N T"], int]:
-        """Rewards of what each step predicted, and how many judgements that took with those of the completions.
-
-        The judge reads the tokens predicted so far: with full attention a whole answer, in a block family the finished
-        blocks and the current one. Equal texts for one prompt are judged once, a row's last step is its completion.
-        """
-        x0 = rollout.trace.x0
-        assert x0 is not None
-        reward = rollout.reward[:, None].repeat(1, x0.shape[1])
-        said = rollout.window[:, None] & (x0 != self.backbone.mask_id)
-        texts: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        for row, steps in enumerate(step_map.amax(1).tolist()):
-            for step in range(steps - 1):
-                text = self.backbone.tokenizer.decode(x0[row, step][said[row, step]].tolist())
-                texts.setdefault((int(rollout.group[row]), text), []).append((row, step))
-        first = [(places[0][0], text) for (_, text), places in texts.items()]
-        verdicts = self.group.once(lambda: [self.reward.judge(tasks[row], items[row], text) for row, text in first])
-        for places, verdict in zip(texts.values(), verdicts, strict=True):
-            for row, step in places:
-                reward[row, step] = verdict.reward
-        return reward, len(items) + len(first)
-
-    @torch.no_grad()
-    def _elbo(self, rollout: Rollout, step: int) -> dict[str, float]:
-        """Random-order ELBO per completion token of a few completions, with its standard error over them."""
-        few = rollout.rows(torch.arange(min(ELBO_ROWS, len(rollout.ids))))
-        few = few.rows(few.completion.any(1).nonzero().flatten())
-        n = len(few.ids)
-        if n < 2:
-            return {}
-        credit = Credit(
-            torch.arange(n),
-            torch.zeros(n),
-            few.completion.sum(1).float(),
-            torch.zeros(n),
-            torch.zeros(n, dtype=torch.long),
-        )
-        generators = [generator_for(self.seed, "elbo", step, row) for row in range(n)]
-        views = hide_counts(few, credit, ELBO_VIEWS, self.backbone.mask_id, generators)
-        logp = self.group.map("score", _rows(views))["logp"]
-        self.used.forwards += len(views)
-        elbo = (logp * views.coef).sum(1).view(n, ELBO_VIEWS).mean(1) / credit.length
-        return {"elbo_per_token": float(elbo.mean()), "elbo_standard_error": float(elbo.std() / math.sqrt(n))}
+        rollouts = Rollouts(self.backbone, self.data, self.reward, self.group, self.seed)
+        drawn = rollouts.draw(step, chosen, self._completions, self._hook("rollout"))
+        self.used.forwards += drawn.forwards
+        self.used.tokens_decoded += drawn.tokens_decoded
+        self.used.tokens_kept += drawn.tokens_kept
+        return drawn.rollout, drawn.metrics, drawn.sample
 
     def _views(self, rollout: Rollout, credit: Credit, step: int, epoch: int) -> NoisyViews:
         parts = zip(credit.row.tolist(), credit.part.tolist(), strict=True)
@@ -425,7 +329,7 @@ class Executor:
             view = torch.isin(views.unit, unit).nonzero().flatten()
             part = views.rows(view)
             renumbered = torch.searchsorted(unit, part.unit)
-            cuts.append((NoisyViews(**{**_rows(part), "unit": renumbered}), credit.units(unit)))
+            cuts.append((NoisyViews(**{**part.tensors(), "unit": renumbered}), credit.units(unit)))
         return [cut for cut in cuts if len(cut[0])]
 
     def _with_scores(self, parts: Sequence[tuple[NoisyViews, Credit]]) -> list[dict[str, Tensor]]:
@@ -434,15 +338,15 @@ class Executor:
         for index, (views, _) in enumerate(parts):
             rows: dict[str, Tensor] = {}
             if "old" in self.algorithm.requires and index > 0:
-                rows["old"] = self.group.map("score", _rows(views))["logp"]
+                rows["old"] = self.group.map("score", views.tensors())["logp"]
             if "ref" in self.algorithm.requires:
-                rows["ref"] = self.group.map("score_reference", _rows(views))["logp"]
+                rows["ref"] = self.group.map("score_reference", views.tensors())["logp"]
             scores.append(rows)
         return scores
 
     def _check_first_step(self, views: NoisyViews, rollout: Rollout) -> None:
         """Scoring twice before any update must agree; a model that trains in another mode than it scores does not."""
-        first = self.group.map("score", _rows(views))["logp"]
+        first = self.group.map("score", views.tensors())["logp"]
         model = self.backbone.model.train()
         with torch.no_grad():
             second = self.core.score_in_chunks(model, views)
@@ -574,11 +478,3 @@ def _recorded(views: NoisyViews, rollout: Rollout, credit: Credit) -> Bool[Tenso
     if trace.x0 is not None and bool(((part >= 1) & (part <= trace.x0.shape[1])).all()):
         return rollout.window[row] & (trace.x0[row, part - 1] == views.target)
     return torch.zeros_like(views.score)
-
-
-def _commonest_share(tokens: Int[Tensor, " n"]) -> float:
-    return float(torch.bincount(tokens).max() / len(tokens)) if len(tokens) else 0.0
-
-
-def _rows(views: NoisyViews) -> dict[str, Int[Tensor, "n S"] | Bool[Tensor, "n S"] | Float[Tensor, "n S"]]:
-    return {f.name: getattr(views, f.name) for f in fields(views)}

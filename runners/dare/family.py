@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Forks, NoisyViews, Records, Samples, Watch
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dare.frozen import Frozen
 from dare.policy import Policy, RequestError, first_problem, one_line, recorded, recorded_steps
 from dare.sampling.engines import EngineError
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import Frozen, SamplingConfig
 from dare.types import Samples, Watch
 
 Message = dict[str, str]

@@ -25,7 +25,8 @@ from dare.family import UnknownFamilyError, family_of
 from dare.linear_logp import linear_logp
 from dare.lora import LoraError, attach
 from dare.precision import MasterWeights
-from dare.spec import LoraSettings, SamplingConfig
+from dare.sampling_config import SamplingConfig
+from dare.spec import LoraSettings
 
 MATRIX = ("eager", "sdpa")
 """Attention backends that take a block mask as a matrix of queries and keys."""

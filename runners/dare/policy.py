@@ -27,8 +27,8 @@ from dare.sampling.engines.choice import EngineChoice, Start, start
 from dare.sampling.engines.probe import probe
 from dare.sampling.engines.sampler import EngineSampler
 from dare.sampling.presets import PRESETS
+from dare.sampling_config import SamplingConfig
 from dare.source.problems import nearest
-from dare.spec import SamplingConfig
 from dare.tokenizer import Message
 from dare.types import UNRECORDED, Records, Samples, Watch
 from dare.weights.files import default_sampling
@@ -101,7 +101,8 @@ class Policy:
             raise RequestError(f"there is no setting {unknown!r}.{nearest(unknown, known)}")
         values = {name: getattr(self.sampling, name) for name in known} | dict(given)
         if "selector" not in given and self.sampling.selector == "schedule":
-            values["selector"] = next((IMPLIED[name] for name in given if name in IMPLIED), "schedule")
+            chosen = (IMPLIED[name] for name, value in given.items() if name in IMPLIED and value is not None)
+            values["selector"] = next(chosen, "schedule")
         for name, other in (("block_length", "gen_length"), ("steps_per_block", "block_length")):
             if name not in given and getattr(self.sampling, name) == getattr(self.sampling, other):
                 values[name] = values[other]

@@ -21,8 +21,9 @@ from dare.data.corpus import MIXES, alphabet, demonstrations, sha256
 from dare.diary.events import device_seconds
 from dare.executor import Executor
 from dare.family import load_family
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import AlgorithmSpec, Budget, SamplingConfig, TrainSettings
+from dare.spec import AlgorithmSpec, Budget, TrainSettings
 
 MIX = "lazy-sudoku+countdown"
 ROWS = 40_000

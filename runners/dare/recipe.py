@@ -24,9 +24,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dare import tasks
 from dare.catalog import UnknownAlgorithmError, algorithms, families, load_source, support_of
+from dare.frozen import Frozen
+from dare.sampling_config import SamplingConfig
 from dare.source import AlgorithmSource, check_hyperparameters
 from dare.source.problems import nearest
-from dare.spec import AlgorithmSpec, Budget, Frozen, Hyperparameters, SamplingConfig, TrainSettings, TrainSpec
+from dare.spec import AlgorithmSpec, Budget, Hyperparameters, TrainSettings, TrainSpec
 from dare.support import Support
 
 Known = TypeVar("Known")

@@ -157,6 +157,10 @@ class NoisyViews:
         """Some of the views, in the given order."""
         return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All fields by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
     @classmethod
     def concatenate(cls, parts: list[NoisyViews]) -> NoisyViews:
         """Views of equal width, one after another."""

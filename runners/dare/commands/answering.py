@@ -17,7 +17,7 @@ from dare.commands.text import neutral
 if TYPE_CHECKING:
     from dare.generate import Answer, Prompt
     from dare.policy import Policy
-    from dare.spec import SamplingConfig
+    from dare.sampling_config import SamplingConfig
 
 Checkpoint = Annotated[str, typer.Option(help="A backbone of the catalog, or a checkpoint folder.")]
 Weights = Annotated[Path | None, typer.Option(help="A trained policy instead of the backbone's own weights.")]

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from dare.catalog import UnknownBackboneError, backbone_directory, backbones
 from dare.commands.terminal import at_least, pairs, refuse, say
-from dare.spec import AlgorithmSpec, LoraSettings, SamplingConfig, TrainSettings
+from dare.sampling_config import SamplingConfig
+from dare.spec import AlgorithmSpec, LoraSettings, TrainSettings
 
 if TYPE_CHECKING:
     from dare.memory import Estimate

@@ -16,18 +16,9 @@ from dare.commands.running import conclude, write_job
 from dare.commands.terminal import pairs, refuse
 from dare.rewards.own import RewardError, keep
 from dare.rewards.weighted import declared
+from dare.sampling_config import SamplingConfig
 from dare.source import check_hyperparameters, read_source
-from dare.spec import (
-    STOP_ON,
-    AlarmName,
-    AlgorithmSpec,
-    Budget,
-    Hyperparameters,
-    JobSpec,
-    SamplingConfig,
-    TrainSettings,
-    TrainSpec,
-)
+from dare.spec import STOP_ON, AlarmName, AlgorithmSpec, Budget, Hyperparameters, JobSpec, TrainSettings, TrainSpec
 
 
 def train(

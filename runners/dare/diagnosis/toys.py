@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dare.family import Tokenizer
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import NoisyViews, Records, Samples, Watch
 
 MASK, L, V = 3, 3, 3

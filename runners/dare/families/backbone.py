@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dare.families.checkpoint_files import save_model
 from dare.family import Tokenizer
 from dare.linear_logp import linear_logp
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Records
 
 RECORDS: frozenset[Records] = frozenset({"step_map", "x0", "confidence", "tree"})

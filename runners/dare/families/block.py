@@ -14,7 +14,7 @@ from dare.attention import Sight
 from dare.families.backbone import RECORDS, TransformerBackbone
 from dare.families.doubled import DoubledInput, alike, doubled_input, in_blocks
 from dare.sampling.block import sample_block
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Forks, NoisyViews, Records, Samples, Watch
 
 

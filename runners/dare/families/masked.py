@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dare.families.backbone import RECORDS, TransformerBackbone, spread
 from dare.families.packing import packed_input, packing_pays
 from dare.sampling.masked import sample_masked
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Forks, NoisyViews, Records, Samples, Watch
 
 

@@ -14,7 +14,7 @@ from dare.sampling.denoise import Denoiser
 from dare.sampling.plan import BlockPlan, DecodingError, quotas_of
 from dare.sampling.progress import Progress, ended
 from dare.sampling.record import Recorder
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Forks, Records, Samples, Watch
 
 

@@ -15,7 +15,7 @@ from dare.sampling.draw import draw, logits_at, probability, truncated
 from dare.sampling.plan import early_rejection
 from dare.sampling.rank import certainty, priority, ranks
 from dare.sampling.select import select
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 class Block(NamedTuple):

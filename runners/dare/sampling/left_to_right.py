@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 def left_to_right(config: SamplingConfig, block_size: int | None) -> SamplingConfig:

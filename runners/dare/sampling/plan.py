@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 class DecodingError(ValueError):

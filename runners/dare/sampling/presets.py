@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 def llada(gen_length: int = 256) -> SamplingConfig:

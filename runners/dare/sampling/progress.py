@@ -13,7 +13,7 @@ from dare.sampling.canvas import take_over
 from dare.sampling.denoise import Block
 from dare.sampling.draw import reveal_steps
 from dare.sampling.plan import BlockPlan, reveal_chances
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dare.sampling.draw import gumbel, uniform
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 def certainty(config: SamplingConfig, law: Float[Tensor, "M V"]) -> Float[Tensor, " M"] | None:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 
 def select(

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dare.sampling.plan import DecodingError
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import Samples, Tree, TreeShape
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dare.policy import Policy, RequestError
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 
 RETURNED = ("token_ids", "step_map", "nfe")
 MAX_STOPS, MAX_STOP_LENGTH = 16, 200

@@ -13,7 +13,7 @@ from dare.commands.text import REPLACEMENT
 from dare.family import Tokenizer
 from dare.likelihood import Likelihood, log_likelihoods
 from dare.policy import Policy, recorded, recorded_steps
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Frame, Samples
 
 Reason = Literal["stop", "length"]

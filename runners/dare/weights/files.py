@@ -11,7 +11,7 @@ from typing import Any
 from dare.families.checkpoint_files import CheckpointError, check_tensors, meta_model, read_config
 from dare.families.published_config import ConfigError
 from dare.family import ModelFamily, UnknownFamilyError, family_of
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.weights.headers import StoredWeights, stored_weights
 
 SUFFIXES = (".safetensors", ".json", ".txt", ".jinja")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dare.sampling.engines import UnsupportedRequestError
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Records
 
 OUR_DECODER = "use our own decoder (Backbone.sample, or no --engine)"

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from dare.sampling.engines import ChoiceError, lmdeploy, sglang, vllm
 from dare.sampling.engines.capabilities import TABLE, Capability, ServedModel, Serving
 from dare.sampling.engines.sampler import EngineSampler
+from dare.sampling_config import SamplingConfig
 from dare.source.problems import nearest
-from dare.spec import SamplingConfig
 
 SERVER = "http://127.0.0.1:30000"
 """For examples in messages."""

@@ -18,7 +18,7 @@ from dare.sampling.engines import EngineError, EngineReplyError
 from dare.sampling.engines.capabilities import OUR_DECODER, ServedModel, Serving
 from dare.sampling.engines.sampler import Completion, EngineSampler, Request
 from dare.sampling.engines.server import EngineServer
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Records
 
 Strategy = Literal["low_confidence_dynamic", "low_confidence_static", "sequential"]

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 
 from dare.sampling.engines import ProbeError
+from dare.sampling_config import SamplingConfig
 from dare.seeds import generator_for
-from dare.spec import SamplingConfig
 from dare.types import Samples
 
 ROWS = 8

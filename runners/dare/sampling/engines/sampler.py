@@ -12,7 +12,7 @@ import torch
 
 from dare.sampling.engines import EngineMissingError, EngineReplyError
 from dare.sampling.engines.capabilities import ServedModel, Serving
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import UNRECORDED, Forks, Records, Samples, Watch
 
 

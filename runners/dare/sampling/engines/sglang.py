@@ -22,7 +22,7 @@ from dare.sampling.engines.sampler import (
     one_line,
 )
 from dare.sampling.engines.server import EngineServer
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Records
 
 CONFIG_FILE = "dllm-algorithm.yaml"

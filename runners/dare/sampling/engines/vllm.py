@@ -17,7 +17,7 @@ from dare.sampling.engines.sampler import (
     import_engine,
     one_line,
 )
-from dare.spec import SamplingConfig
+from dare.sampling_config import SamplingConfig
 from dare.types import Records
 
 
