@@ -136,6 +136,14 @@ def test_the_parts_of_a_step_are_logged_as_means_and_what_nobody_measured_is_abs
     assert reward_metrics([Judged(1.0, None, "ok", {"short": 1.0})]) == {"no_answer": 0.0, "reward/short": 1.0}
 
 
+def test_answers_that_the_scorer_failed_on_are_told_and_stop_a_run_above_one_in_ten() -> None:
+    right, failed = Judged(1.0, True, "ok"), Judged(0.0, False, "error")
+    assert reward_metrics([right] * 19 + [failed])["scorer_errors"] == 0.05
+    assert "scorer_errors" not in reward_metrics([right])
+    with pytest.raises(RewardError, match="the scorer failed on 2 of 19 answers of a step"):
+        reward_metrics([right] * 17 + [failed] * 2)
+
+
 # --- functions of one's own -----------------------------------------------------------------------------------------
 
 

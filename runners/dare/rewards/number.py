@@ -2,8 +2,9 @@ r"""The number that an answer to a word problem comes to: where it stands in the
 
 Where: in the last closed `<answer>` tag, or in the whole text when none is closed. There the last complete marker
 counts, of `#### 18`, `\boxed{18}` and `the answer is 18`; without a marker the last number does, unless a box was
-opened and never closed: its number may be half written. What the number is: thousands commas, currency, units, a
-percent sign and emphasis are typography; decimals and fractions are exact rationals, and no floating point is used.
+opened and never closed: its number may be half written. A protocol can ask for the first marker, or for none but one.
+What the number is: thousands commas, currency, units, a percent sign and emphasis are typography; decimals and
+fractions are exact rationals, and no floating point is used.
 Every step reads the text a bounded number of times, so the time is linear in its length, whatever the text.
 """
 
@@ -13,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from dare.rewards.answer import extract
 
@@ -49,6 +51,7 @@ _NUMBER = re.compile(
 )
 _SCALE = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _BOX_PART = re.compile(r"(?P<box>\\(?:boxed|fbox|framebox)\s*\{)|[{}]")
+_INK = re.compile(r"\S")
 _DECORATION = r"[ \t$€£¥₹*_`({]"
 _HASHES = re.compile(rf"\#\#\#\#{_DECORATION}{{0,8}}(?:-{_DECORATION}{{0,8}})?", re.VERBOSE)
 _PHRASE = re.compile(r"\banswers?[*_]{0,2}\s{0,3}(?:is|are|equals|[:=])", re.IGNORECASE)
@@ -71,19 +74,25 @@ class _Marked:
     reading: Reading
 
 
-def read(text: str) -> Reading | None:
-    """The answer of a completion, or None where it has none. Never raises."""
-    answer = extract(text, tags="optional")
+def read(
+    text: str, *, which: Literal["last", "first"] = "last", unmarked: Literal["last_number", "none"] = "last_number"
+) -> Reading | None:
+    """The answer of a completion, or None where it has none. Never raises.
+
+    `which="first"` and `unmarked="none"` exist to compare with published scorers that read the first tag and marker, or
+    nothing that is not marked.
+    """
+    answer = extract(text, tags="optional", which=which)
     if answer is None:
         return None
     answer = answer.translate(_ONE_CHARACTER)
     for pattern, instead in _TYPOGRAPHY:
         answer = pattern.sub(instead, answer)
-    box, unclosed = _last_box(answer)
-    marked = [m for m in (box, _last(_HASHES, answer), _last(_PHRASE, answer)) if m]
+    box, unclosed = _box(answer, which)
+    marked = [m for m in (box, _after(_HASHES, answer, which), _after(_PHRASE, answer, which)) if m]
     if marked:
-        return max(marked, key=lambda m: m.start).reading
-    if unclosed:
+        return (max if which == "last" else min)(marked, key=lambda m: m.start).reading
+    if unclosed or unmarked == "none":
         return None
     last = max(_NUMBER.finditer(answer), key=lambda number: number.start(), default=None)
     return _reading(answer, last, apart=False) if last else None
@@ -96,31 +105,33 @@ def exact(text: str) -> Fraction | None:
     return _reading(written, number, apart=True).value if number else None
 
 
-def _last_box(text: str) -> tuple[_Marked | None, bool]:
-    """The closed box that opens last (of nested ones the innermost), and whether one was never closed."""
+def _box(text: str, which: Literal["last", "first"]) -> tuple[_Marked | None, bool]:
+    """The closed box that opens last (of nested ones the innermost) or first, and whether one was never closed."""
     open_braces: list[int | None] = []  # where a box's content starts, None for a brace that is no box
-    last: tuple[int, int] | None = None
+    boxes: list[tuple[int, int]] = []
     for part in _BOX_PART.finditer(text):
         if part.group() != "}":
             open_braces.append(part.end() if part["box"] else None)
         elif open_braces:
             start = open_braces.pop()
-            if start is not None and (last is None or start > last[0]) and text[start : part.start()].strip():
-                last = (start, part.start())
+            if start is not None and _INK.search(text, start, part.start()):
+                boxes.append((start, part.start()))
     unclosed = any(start is not None for start in open_braces)
-    if last is None:
+    if not boxes:
         return None, unclosed
-    content = text[last[0] : last[1]].strip()
+    start, end = max(boxes) if which == "last" else min(boxes)
+    content = text[start:end].strip()
     side = content.rpartition("=")[2]
     numbers = list(_NUMBER.finditer(side))
     single = len(numbers) == 1 and not _UNFINISHED.search(side)
     only = _reading(side, numbers[0], apart=True) if single else Reading(content, None)
-    return _Marked(last[0], only), unclosed
+    return _Marked(start, only), unclosed
 
 
-def _last(marker: re.Pattern[str], text: str) -> _Marked | None:
-    """The last marker that a number follows: at once after `####`, on its line or the next after words."""
-    for found in reversed(list(marker.finditer(text))):
+def _after(marker: re.Pattern[str], text: str, which: Literal["last", "first"]) -> _Marked | None:
+    """The last or first marker that a number follows: at once after `####`, on its line or the next after words."""
+    markers = list(marker.finditer(text))
+    for found in reversed(markers) if which == "last" else markers:
         reach = found.end() + REACH
         if marker is _HASHES:
             number = _NUMBER.match(text, found.end())

@@ -24,6 +24,10 @@ OF_THE_JUDGE: Mapping[str, Callable[[Verdict], float]] = MappingProxyType(
 """Parts that ask the item's task."""
 
 
+MOST_FAILED = 0.1
+"""Share of a step's answers that the scorer may fail on."""
+
+
 def part_names() -> list[str]:
     """The parts that need no code of one's own."""
     return [*OF_THE_JUDGE, *FORMAT_PARTS]
@@ -162,8 +166,13 @@ def reward_metrics(judged: Iterable[Judged]) -> dict[str, float]:
     """What a step logs beside the reward: `solved` where anybody can say, `no_answer`, and the mean of every part.
 
     A part is `reward/<name>`, unweighted. A column that nobody measured is absent, which is not the same as zero.
+    An answer that the scorer failed on has reward 0 and is told as `scorer_errors`; RewardError where it is more than
+    one answer in ten, since the policy would learn from the failures.
     """
     rows = list(judged)
+    failed = sum(row.status == "error" for row in rows)
+    if failed > MOST_FAILED * len(rows):
+        raise RewardError(f"the scorer failed on {failed} of {len(rows)} answers of a step, where 1 in 10 is allowed")
     known = [row.solved for row in rows if row.solved is not None]
     means = {
         f"reward/{name}": math.fsum(row.parts[name] for row in rows) / len(rows)
@@ -172,5 +181,6 @@ def reward_metrics(judged: Iterable[Judged]) -> dict[str, float]:
     return {
         **({"solved": sum(known) / len(known)} if known else {}),
         "no_answer": sum(row.status == "no_answer" for row in rows) / len(rows),
+        **({"scorer_errors": failed / len(rows)} if failed else {}),
         **means,
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dare.data_record import DataRecordError, read_record
 from dare.spec import ItemStatus
 
 Dialogue = str | tuple[Mapping[str, str], ...]
@@ -74,8 +75,8 @@ class DataFile:
     path: str
     sha256: str | None = None
     address: str | None = None
-    """Where `dare data fetch` finds it: `https://...`, or `hub:OWNER/NAME/PATH` of a data set on the hub. None: it has
-    to be put there by hand, and `note` says how."""
+    """Where `dare data fetch` finds it: `https://...`, `https://...zip!MEMBER` for one file of an archive, or
+    `hub:OWNER/NAME/PATH` of a data set on the hub. None: it has to be put there by hand, and `note` says how."""
     note: str = ""
     rows: int | None = None
 
@@ -176,19 +177,69 @@ class UnknownSplitError(ValueError):
     """The task has no such split."""
 
 
-def read_data(task: str, folder: Path | None, name: str, sha256: str) -> str:
+def read_data(task: str, folder: Path | None, name: str, sha256: str | None) -> str:
     """The text of a published data file, byte for byte the one that the task's numbers are about."""
+    content = read_data_bytes(task, folder, name, sha256)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise MissingDataError(f"{name} of task {task!r} is no text in UTF-8: byte {error.start} is none") from error
+
+
+def read_rows(task: str, folder: Path | None, name: str, sha256: str | None) -> list[dict[str, Any]]:
+    """The rows of a published file of JSON lines; MissingDataError names a line that is none."""
+    rows = []
+    for number, line in enumerate(read_data(task, folder, name, sha256).split("\n"), start=1):  # U+2028 ends no row
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise MissingDataError(f"{name} of task {task!r}, line {number}: {error}") from error
+    return rows
+
+
+def read_data_bytes(task: str, folder: Path | None, name: str, sha256: str | None) -> bytes:
+    """A published data file with this hash; without one, a declared file as `dare data fetch` recorded it."""
     path = folder / name if folder else None
-    if path is None or not path.is_file():
+    if folder is None or path is None or not path.is_file():
         where = f"is not in {folder}" if folder else "was not given"
         raise MissingDataError(
-            f"task {task!r} needs the file {name}, which {where}: pass --data FOLDER, the folder that holds {name}"
+            f"task {task!r} needs the file {name}, which {where}: pass --data FOLDER, the folder that holds {name}, "
+            f"or get it with `dare data fetch {task}`"
         )
+    expected = sha256 or _recorded(task, folder, name)
     content = path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise MissingDataError(f"{path} is not the file that task {task!r} needs: its SHA-256 is {found}, not {sha256}")
-    return content.decode()
+    if found != expected:
+        raise MissingDataError(
+            f"{path} is not the file that task {task!r} needs: its SHA-256 is {found}, not {expected}"
+        )
+    return content
+
+
+def _recorded(task: str, folder: Path, name: str) -> str:
+    try:
+        record = read_record(folder).files.get(name)
+    except DataRecordError as error:
+        raise MissingDataError(str(error)) from error
+    if record is None:
+        raise MissingDataError(
+            f"task {task!r} is declared, and nothing says which {name} lies in {folder}: `dare data fetch {task}` "
+            "records it"
+        )
+    return record.sha256
+
+
+def is_recorded(task: Task, folder: Path | None) -> bool:
+    """Whether every file of the task lies in the folder with the hash that is known of it, from the task itself or
+    from the record of `dare data fetch`. A declared task can be ranked once this is so."""
+    try:
+        for file in task.files:
+            read_data_bytes(task.name, folder, file.path, file.sha256)
+    except MissingDataError:
+        return False
+    return True
 
 
 def task_names() -> list[str]:
