@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dare.data import corpus
-from dare.tasks import load_task, task_names
+from dare.tasks import load_task
 
 
 @pytest.mark.parametrize("name", corpus.MIXES)
@@ -46,14 +46,13 @@ def test_an_unknown_mix_is_refused_with_the_known_ones() -> None:
         corpus.demonstrations("lazy", 1)
 
 
-def test_the_alphabet_is_sorted_single_characters_and_spells_every_mix_and_every_generated_task() -> None:
+def test_the_alphabet_is_sorted_single_characters_and_spells_every_mix_and_every_task_of_one() -> None:
     alphabet = corpus.alphabet()
     assert alphabet == sorted(set(alphabet))
     assert all(len(character) == 1 and character.isascii() for character in alphabet)
     used = {c for name in corpus.MIXES for d in corpus.demonstrations(name, 5000) for c in d.prompt + d.answer}
-    for task in map(load_task, task_names()):
-        if not task.needs_data:
-            used |= {c for split in ("train", "test") for item in task.items(split, None) for c in item.prompt}
+    for task in map(load_task, ("countdown", "sudoku")):
+        used |= {c for split in ("train", "test") for item in task.items(split, None) for c in item.prompt}
     assert used == set(alphabet)
 
 

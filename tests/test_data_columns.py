@@ -131,7 +131,7 @@ def test_a_row_without_a_gold_of_use_is_set_aside_and_counted(
         ({"prompt": "other", "chosen": [USER, FOUR], "rejected": [USER, FIVE]}, "'chosen' begins with '2.2.', the"),
         ({"chosen": [USER, FOUR], "rejected": [SYSTEM, USER, FIVE]}, "'rejected' begins with "),
         ({"chosen": "a", "rejected": "b"}, "line 1: 'prompt' is missing or null"),
-        ({**PROMPT, "task": "sums"}, "line 1: 'task' is 'sums'; known: countdown"),
+        ({**PROMPT, "task": "sums"}, "line 1: 'task' is 'sums'; known: "),
         ({**PROMPT, "gold": "22"}, "line 1: 'gold' is '22'; task 'countdown' keeps a mapping"),
         ({**VERL, "data_source": "aime"}, "'data_source' is 'aime'; no task here judges it; known: countdown"),
         ({**VERL, "reward_model": "rule"}, "'reward_model' is 'rule'; it must be a mapping"),

@@ -178,7 +178,7 @@ def test_overlap_ends_with_one_where_items_are_given_away(tmp_path: Path) -> Non
     assert Report.model_validate_json((tmp_path / "o.json").read_text()).contaminated[0].item == TEST[0].id
     code, said = told("overlap", rows_file(tmp_path / "rows.jsonl"))
     assert code == 0
-    assert "None of 512 test items is given away by 6 training prompts." in said
+    assert "None of 768 test items is given away by 6 training prompts." in said
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""`python -m dare data`: look at training data before a run does, compare it with test items, verify its files."""
+"""`python -m dare data`: benchmark data of tasks fetched, listed and verified; training data looked at and compared."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.markup import escape
@@ -17,12 +17,13 @@ from dare.commands.text import neutral
 if TYPE_CHECKING:
     from dare.data import DataSet
     from dare.data.manifest import Manifest
+    from dare.tasks import Task
 
 FAILED = 1
 LISTED = 10
 KINDS = ("prompts", "corpus", "preferences", "mix", "file", "hub")
 
-app = typer.Typer(no_args_is_help=True, help="Look at training data, compare it with test items, verify its files.")
+app = typer.Typer(no_args_is_help=True, help="Fetch, list and verify data; look at training data and compare it.")
 Reference = Annotated[
     str, typer.Argument(metavar="DATA", help="A file, or what --data of `dare train` takes, such as mix:NAME.")
 ]
@@ -97,12 +98,159 @@ def overlap(
 
 @app.command()
 def verify(
-    manifest: Annotated[Path, typer.Argument(help="A manifest: data_manifest.json of a run, or of `inspect`.")],
-    folder: Annotated[
-        Path | None, typer.Option(help="Where the files are; by default beside the manifest, else here.")
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TASK...|MANIFEST", help="Tasks, or one manifest: data_manifest.json of a run."),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every task whose data is here.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where a manifest's files are; by default beside it, else here.")
+    ] = None,
+    data: Folder = None,
 ) -> None:
-    """Hash the files of a manifest again. Exit code 1 when one has changed or is missing, which is named."""
+    """Hash files again: those of tasks, or those of a manifest. Exit code 1 when one is missing, changed or reordered,
+    which is named.
+
+    Example: `dare data verify mmlu gsm8k --data data`
+    """
+    from dare.data import published
+    from dare.data_record import DataRecordError
+    from dare.tasks import load_task, task_names
+
+    known = task_names()
+    if targets and not every and len(targets) == 1 and targets[0] not in known:
+        return _verify_manifest(Path(targets[0]), folder)
+    if bool(targets) == every:
+        refuse("name tasks or a manifest, or give --all")
+    tasks = [load_task(name) for name in known] if every else [_task(name) for name in targets or ()]
+    folder_of_data = _folder(data)
+    failed = False
+    for task in tasks:
+        try:
+            stand = published.state(task, folder_of_data)
+            if every and stand in ("generated", "missing", "declared"):
+                continue
+            problems = published.problems(task, folder_of_data)
+        except DataRecordError as error:
+            refuse(error)
+        for problem in problems:
+            say(f"{task.name}: {problem}")
+        if not problems:
+            say(
+                f"{task.name}: {_files(task)}"
+                + (f", {n:,} items." if (n := published.rows(task, folder_of_data)) else ".")
+            )
+        failed = failed or bool(problems)
+    if failed:
+        raise typer.Exit(FAILED)
+    return None
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="TASK...", help="Tasks whose published files are wanted.")],
+    data: Folder = None,
+) -> None:
+    """Get the published files of tasks into the data folder, and record what they are in its dare-data.json.
+
+    A file that is there stays; one that an interruption cut short is gone on with. Example: `dare data fetch gsm8k`
+    """
+    from dare.data import published
+    from dare.data_record import DataRecordError
+
+    tasks = [_task(name) for name in names]
+    if data is None:
+        refuse("say where data belongs: --data FOLDER, or DARE_DATA")
+    for task in tasks:
+        if not task.files:
+            say(f"{task.name} makes its items itself: there is nothing to fetch.")
+            continue
+        try:
+            found = published.fetch(task, data, advance=_Progress())
+        except (published.FetchError, DataRecordError) as error:
+            _failed(error)
+        if unreadable := published.problems(task, data):
+            _failed(unreadable[0])
+        new = sum(file.new for file in found)
+        total = sum(file.bytes for file in found)
+        say(f"{task.name}: files fetched: {new}, already here: {len(found) - new}; {total:,} bytes in {data}.")
+
+
+@app.command(name="list")
+def list_(data: Folder = None, json_: AsJson = False) -> None:
+    """Every task: where its data stands on this machine, files, items, size, licence. Works without data.
+
+    generated: needs none. verified: here, and byte for byte the published files. fetched: declared, here and recorded.
+    declared: not fetched, so its bytes are not known yet. missing, changed: not here, or not what it was.
+    """
+    from dare.data import published
+    from dare.data_record import DataRecordError
+    from dare.tasks import load_task, task_names
+
+    try:
+        rows = [
+            {
+                "task": task.name,
+                "state": published.state(task, data),
+                "files": len(task.files),
+                "items": published.rows(task, data),
+                "bytes": published.size(task, data),
+                "licence": task.licence,
+            }
+            for task in map(load_task, task_names())
+        ]
+    except DataRecordError as error:
+        refuse(error)
+    if json_:
+        typer.echo(json.dumps(rows))
+        return
+    table = Table(*rows[0], box=None)
+    for row in rows:
+        table.add_row(
+            *("" if value is None else f"{value:,}" if isinstance(value, int) else value for value in row.values())
+        )
+    console.print(table)
+
+
+class _Progress:
+    """A line for every fourth of a file that is larger than a few megabytes."""
+
+    LARGE = 4_000_000
+
+    def __init__(self) -> None:
+        self._said: dict[str, int] = {}
+
+    def __call__(self, name: str, here: int, total: int | None) -> None:
+        if total and total > self.LARGE and (quarter := 4 * here // total) > self._said.get(name, 0):
+            self._said[name] = quarter
+            say(f"{name}: {here:,} of {total:,} bytes")
+
+
+def _task(name: str) -> Task:
+    from dare.tasks import UnknownTaskError, load_task
+
+    try:
+        return load_task(name)
+    except UnknownTaskError as error:
+        refuse(error)
+
+
+def _files(task: Task) -> str:
+    return f"its files ({len(task.files)}) are what they should be" if task.files else "generated"
+
+
+def _folder(data: Path | None) -> Path | None:
+    if data is not None and not data.is_dir():
+        refuse(f"there is no folder of data {data}")
+    return data
+
+
+def _failed(error: object) -> NoReturn:
+    say(error)
+    raise typer.Exit(FAILED)
+
+
+def _verify_manifest(manifest: Path, folder: Path | None) -> None:
     from dare.data import manifest as dataset_manifest
     from dare.data.files import DataError
 
@@ -125,8 +273,7 @@ def _load(reference: str, data: Path | None) -> DataSet:
     from dare.data.files import DataError
     from dare.tasks import MissingDataError, UnknownSplitError, UnknownTaskError
 
-    if data is not None and not data.is_dir():
-        refuse(f"there is no folder of data {data}")
+    _folder(data)
     named = reference if reference.partition(":")[0] in KINDS else f"file:{reference}"
     try:
         return load_data_set(named, Path(), data)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dare.data.columns import Example, JudgedItem, Kind
 from dare.data.corpus import Preference
 from dare.data.files import DataError
-from dare.spec import Frozen
+from dare.frozen import Frozen
 from dare.weights.hashes import file_sha256
 
 NAME = "data_manifest.json"

@@ -18,7 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
-from dare.spec import Frozen
+from dare.frozen import Frozen
 from dare.tasks import Item, MissingDataError, Task, load_task, task_names, text_of
 
 NAME = "overlap.json"
