@@ -7,6 +7,7 @@ item is greedy, further samples are drawn at the protocol's temperature.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,17 +16,24 @@ from dare.spec import ItemOutcome, Prediction, Score, TaskProtocol
 from dare.tasks import (
     Dialogue,
     Item,
+    MissingDataError,
+    NotScoredError,
     Task,
     UnknownPolicyError,
+    UnknownSplitError,
     Verdict,
     items_sha256,
     load_task,
     text_of,
 )
+from dare.time_limit import stopwatch
 
+log = logging.getLogger(__name__)
 SCORER = "dare-1"
 MOST_ERRORS = 0.01
 """Share of a task's answers that the scorer may fail on before the run fails."""
+SECONDS = 20.0
+"""Processor time that a judge may take over one answer; what goes over it is a failure of the scorer."""
 MASKS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "<mask>", "[MASK]")
 """How the mask tokens of the families are written."""
 
@@ -49,15 +57,53 @@ def task_items(protocol: TaskProtocol, data: Path | None) -> tuple[Task, Sequenc
         task.check_policies(protocol.policies)
     except UnknownPolicyError as error:
         raise EvaluationError(str(error)) from error
-    items = task.items(protocol.split, data)
+    items = _read_items(task, protocol.split, data)
+    check_golds(task, items)
     digest = items_sha256(items)
     if protocol.items_sha256 not in (None, digest):
         raise EvaluationError(f"the items of {protocol.task} hash to {digest[:12]}, not {protocol.items_sha256[:12]}")
     return task, items[: protocol.limit]
 
 
+def _read_items(task: Task, split: str, data: Path | None) -> Sequence[Item]:
+    try:
+        return task.items(split, data)
+    except (MissingDataError, UnknownSplitError):
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # rows in another form than the task's
+        raise EvaluationError(
+            f"the rows of {task.name} cannot be read: {type(error).__name__}: {error}; has the file another format?"
+        ) from error
+
+
+def check_golds(task: Task, items: Sequence[Item]) -> None:
+    """An item without a gold would be wrong for everybody: whatever the task's shown item has must be there."""
+    needed = [name for name, value in task.example[0].gold.items() if not _is_missing(value)]
+    for item in items:
+        for name in needed:
+            if _is_missing(item.gold.get(name)):
+                raise EvaluationError(f"item {item.id!r} of {task.name} has no gold: {name} is {item.gold.get(name)!r}")
+
+
+def _is_missing(value: object) -> bool:
+    """Nothing, not a number, blank, or what becomes of these when they are written."""
+    empty = hasattr(value, "__len__") and not len(value)
+    return empty or value != value or str(value).strip() in ("", "None", "nan", "null")
+
+
 def prompt_of(protocol: TaskProtocol, task: Task, item: Item, data: Path | None) -> Dialogue:
-    """What the item is asked with, where the task writes its prompts itself; EvaluationError for an unknown name."""
+    """What the item is asked with, where the task writes its prompts itself; EvaluationError for an unknown name.
+
+    An answer that the protocol begins is the dialogue's last message, to be continued.
+    """
+    dialogue = _asked(protocol, task, item, data)
+    if not protocol.prefill:
+        return dialogue
+    turns = ({"role": "user", "content": dialogue},) if isinstance(dialogue, str) else dialogue
+    return (*turns, {"role": "assistant", "content": protocol.prefill})
+
+
+def _asked(protocol: TaskProtocol, task: Task, item: Item, data: Path | None) -> Dialogue:
     if protocol.prompt == "task":
         return item.prompt
     write = task.asked.get(protocol.prompt)
@@ -80,12 +126,12 @@ def cut(text: str, stops: Sequence[str]) -> str:
 def read_predictions(path: Path, prompts: Mapping[str, str]) -> dict[tuple[str, int], Prediction]:
     """Stored predictions of items whose prompt still has this hash (`prompts`: item id -> hash).
 
-    A line torn by a kill is left out and generated again.
+    A line that was torn by a kill, or that is no UTF-8 any more, is left out and generated again.
     """
     if not path.exists():
         return {}
     known = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_bytes().split(b"\n"):
         try:
             prediction = Prediction.model_validate_json(line)
         except ValueError:
@@ -107,19 +153,72 @@ def judge(
     answered = sorted(known.items())
     texts = [cut(prediction.output, protocol.stops) for _, prediction in answered]
     pairs = [(by_id[item], text) for ((item, _), _), text in zip(answered, texts, strict=True)]
-    outcomes = [
+    return [
         _outcome(item, sample, prediction, verdict)
-        for ((item, sample), prediction), verdict in zip(answered, task.verdicts(pairs, protocol.policies), strict=True)
+        for ((item, sample), prediction), verdict in zip(
+            answered, _verdicts(task, pairs, protocol.policies), strict=True
+        )
     ]
-    failed = sum(outcome.status == "error" for outcome in outcomes)
-    if failed > MOST_ERRORS * len(outcomes):
-        raise ScoringError(f"the scorer of {task.name} failed on {failed} of {len(outcomes)} answers")
-    return outcomes
+
+
+def _verdicts(task: Task, pairs: Sequence[tuple[Item, str]], policies: Mapping[str, str]) -> Sequence[Verdict]:
+    """A judge that raises, hangs or gives what is no reward has failed on that answer, and on that one alone."""
+    task.check_policies(policies)
+    verdicts: Sequence[Verdict] | None = None
+    if task.judge_all is not None:
+        try:
+            verdicts = task.judge_all(pairs, policies)
+        except NotScoredError:
+            raise
+        except Exception:  # whatever a scorer raises is its own failure; asked one by one it says on which answer
+            log.exception("the scorer of %s failed on all %d answers together", task.name, len(pairs))
+    if verdicts is None:
+        verdicts = _one_by_one(task, pairs, policies)
+    failures = [f"item {item.id!r}" for (item, _), verdict in zip(pairs, verdicts, strict=True) if _failed(verdict)]
+    _check_failures(task, failures, len(pairs))
+    return verdicts
+
+
+def _one_by_one(task: Task, pairs: Sequence[tuple[Item, str]], policies: Mapping[str, str]) -> list[Verdict]:
+    judge = task.judging(policies)
+    verdicts: list[Verdict] = []
+    failures: list[str] = []
+    with stopwatch() as bound:
+        for item, text in pairs:
+            try:
+                bound(SECONDS)
+                try:
+                    verdict = judge(item, text)
+                finally:
+                    bound(0)
+            except NotScoredError:
+                raise
+            except Exception as error:  # as above
+                log.exception("the scorer of %s failed on item %r", task.name, item.id)
+                failures.append(f"item {item.id!r}: {type(error).__name__}: {error}")
+                _check_failures(task, failures, len(pairs))
+                verdict = Verdict(solved=False, reward=0.0, status="error", answer=None)
+            verdicts.append(verdict)
+    return verdicts
+
+
+def _failed(verdict: Verdict) -> bool:
+    return verdict.status == "error" or not 0 <= verdict.reward <= 1
+
+
+def _check_failures(task: Task, failures: Sequence[str], answers: int) -> None:
+    if len(failures) > MOST_ERRORS * answers:
+        raise ScoringError(
+            f"the scorer of {task.name} failed on {len(failures)} of {answers} answers, where 1 in 100 is allowed; "
+            f"{failures[0]}"
+        )
 
 
 def _outcome(item: str, sample: int, prediction: Prediction, verdict: Verdict) -> ItemOutcome:
     status, solved, reward = verdict.status, verdict.solved, verdict.reward
-    if any(mask in prediction.output for mask in MASKS):
+    if _failed(verdict):
+        status, solved, reward = "error", False, 0.0
+    elif any(mask in prediction.output for mask in MASKS):
         status, solved, reward = "undecoded", False, 0.0
     elif prediction.truncated and status == "ok":
         status = "truncated"
