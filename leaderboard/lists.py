@@ -14,12 +14,15 @@ from dare_platform.views import (
     EntrySummary,
     EntryView,
     EventView,
+    NotScored,
     RunSummary,
     RunView,
+    ScorerDifference,
     ScoreView,
     Stage,
     UsageView,
     WaitingRun,
+    Word,
     WorkerView,
 )
 from leaderboard import links, quantities
@@ -84,19 +87,21 @@ def workers(found: Sequence[WorkerView]) -> str:
 
 def cell_runs(cells: Sequence[CellRuns]) -> str:
     """Backbone and seed against kind of work; each state leads to its run."""
+    kinds = [kind for kind in ("train", "evaluate", "score") if kind != "score" or _has_kind(cells, kind)]
     rows = []
     for cell in cells:
         by_kind = {run.kind: run for run in cell.runs}
         rows.append(
             (
                 Text(f"{cell.backbone} · seed {cell.seed}"),
-                *(
-                    _run_cell(by_kind[kind]) if kind in by_kind else Text("—", mark="second")
-                    for kind in ("train", "evaluate")
-                ),
+                *(_run_cell(by_kind[kind]) if kind in by_kind else Text("—", mark="second") for kind in kinds),
             )
         )
-    return plain_table(("Backbone and seed", "Train", "Evaluate"), rows, "Runs of this entry")
+    return plain_table(("Backbone and seed", *(kind.capitalize() for kind in kinds)), rows, "Runs of this entry")
+
+
+def _has_kind(cells: Sequence[CellRuns], kind: str) -> bool:
+    return any(run.kind == kind for cell in cells for run in cell.runs)
 
 
 def _run_cell(run: RunSummary) -> Text:
@@ -117,22 +122,77 @@ def stages(found: Sequence[Stage]) -> str:
 
 
 def scores(found: Sequence[ScoreView]) -> str:
-    """The numbers of one evaluation as they were stored; the error is that over items."""
+    """The numbers of one evaluation by every scorer, as they were stored; the interval is over items."""
     rows = [
         (
             Text(score.task),
+            Text(score.scorer, code=True),
             Text(f"{score.metric}, {score.decoding}"),
             Text(quantities.share(score.value), number=True),
-            Text("—" if score.standard_error is None else quantities.share(score.standard_error), number=True),
+            Text(_bounds(score), number=True),
             Text(quantities.count(score.n), number=True),
             Text(quantities.count(score.completions), number=True),
-            Text(quantities.count(score.n_no_answer), number=True),
-            Text(score.scorer, code=True),
+            *(_seldom(number) for number in (score.n_no_answer, score.n_truncated, score.n_undecoded, score.n_error)),
         )
         for score in found
     ]
-    heads = ("Task", "Measure", "Per cent", "s.e. over items", "Items", "Completions", "Without answer", "Scorer")
+    heads = (
+        "Task", "Scorer", "Measure", "Per cent", "95 % interval", "Items", "Completions", "No answer", "Cut off",
+        "Undecoded", "Scorer failed",
+    )  # fmt: skip
     return plain_table(heads, rows, "Scores of this run")
+
+
+def _bounds(score: ScoreView) -> str:
+    if score.low is None or score.high is None:
+        return "—"
+    return f"{quantities.fixed(100 * score.low, 1)} to {quantities.fixed(100 * score.high, 1)}"
+
+
+def _seldom(number: int) -> Text:
+    """A count that should be 0; what is not stands out."""
+    return Text(quantities.count(number), number=True, mark="attention" if number else "second")
+
+
+def not_scored(found: Sequence[NotScored]) -> str:
+    """Tasks whose answers are stored and have no number, each with why and where its scoring stands."""
+    rows = [
+        (
+            Text(one.task),
+            Text("not scored", mark="second"),
+            Text(one.sentence),
+            Text("score run", href=links.run_link(one.run_id)) if one.run_id else Text("—", mark="second"),
+        )
+        for one in found
+    ]
+    return plain_table(("Task", "Score", "Why", "By"), rows, "Tasks without a score")
+
+
+def moved(difference: ScorerDifference) -> str:
+    """Answers that two scorers judge apart: what each says, and what it has read."""
+    rows = [
+        (
+            Text(one.item, code=True),
+            Text("greedy" if one.sample == 0 else f"sample {one.sample}"),
+            *(_word(word) for word in (one.a, one.b)),
+        )
+        for one in difference.moved
+    ]
+    heads = ("Item", "Answer", difference.a, difference.b)
+    return plain_table(heads, rows, f"Answers to {difference.task} that the scorers judge apart")
+
+
+def _word(word: Word) -> Text:
+    said = "solved" if word.solved else "not solved"
+    status = "" if word.status == "ok" else f", {word.status.replace('_', ' ')}"
+    read = "" if word.answer is None else f": {shortened(word.answer)}"
+    return Text(f"{said}{status}{read}", title=word.answer, mark="positive" if word.solved else "")
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """One line of it; the whole text is in the title."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def usage(spent: UsageView) -> str:

@@ -177,6 +177,7 @@ _STATE_TITLES = {
     "preliminary": "Measured in part, without a greedy score.",
     "not_run": "Required by the track, not run yet.",
     "not_asked": "Not part of this track for this backbone.",
+    "not_scored": "The answers are stored; nobody has run the programs in them.",
     "queued": "Waiting for a worker.",
     "running": "Runs are under way.",
     "failed": "Failed; counts as the floor.",
@@ -227,7 +228,9 @@ def _state_line(cell: Cell) -> str:
         return f'<span class="attention"><span aria-hidden="true">✕</span> failed{behind}</span>'
     if cell.state == "preliminary":
         return seeds_of(cell)
-    words = {"not_run": "not run", "not_asked": "—", "queued": "queued", "retrying": "retrying"}
+    words = {
+        "not_run": "not run", "not_asked": "—", "not_scored": "not scored", "queued": "queued", "retrying": "retrying",
+    }  # fmt: skip
     return f'<span class="second">{words.get(cell.state, "not scored")}{behind}</span>'
 
 

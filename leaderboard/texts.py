@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dare_platform.verdict import escaped
-from dare_platform.views import RunView, SampleView
+from dare_platform.views import RunView, SampleView, ScorerDifference
 from leaderboard.quantities import count, fixed, plural
 
 QUESTION = "Which post-training method helps a diffusion LLM most?"
@@ -16,6 +16,16 @@ NO_SAMPLE = "No sample rollout yet. The first one comes with the first steps of 
 NO_SAMPLE_AT_ALL = "No sample rollout was written."
 NO_LOG = "Nothing has been written to the log yet."
 NO_SCORE = "Nothing has been scored yet. Scores come with the evaluation, after training."
+NO_SCORE_AT_ALL = "Nothing was scored."
+NOT_SCORED = (
+    "Answers that hold programs are run in a container or a sandbox of their own, or not at all. Without that a task "
+    "has no score, which is not a score of zero."
+)
+ONE_SCORER = "One scorer has judged these answers. Another one judges the same answers later: `dare rescore {run}`."
+HOW_SCORED = (
+    "Undecoded: mask tokens are left in the text, so that the decoder failed; it counts as wrong. Where the scorer "
+    "itself failed, the answer is in no mean."
+)
 WITHOUT_SETTINGS = "This method has no hyperparameters of its own."
 SELF_REPORTED = (
     "Curves and rewards of a training run are reported by the run itself. Scores on the board are measured in a "
@@ -209,6 +219,26 @@ def how_we_rank(seeds_required: int) -> tuple[str, ...]:
 def does_not_log(entry: str, metric: str) -> str:
     """A method without this metric."""
     return f"{escaped(entry)} does not log {metric.replace('_', ' ')}."
+
+
+def disagreement(found: ScorerDifference) -> str:
+    """What two scorers say of one task's answers, in a sentence."""
+    answers = f"{count(found.equal)} of {plural(found.answers, 'answer')} to {escaped(found.task)}"
+    judged = f"`{found.a}` and `{found.b}` judge {answers} alike"
+    if found.equal == found.answers:
+        return f"**No disagreement.** {judged}."
+    parts = [f"`{found.a}` alone solves {count(found.only_a)}", f"`{found.b}` alone {count(found.only_b)}"]
+    if found.failed:
+        parts.append(f"one of them failed on {count(found.failed)}")
+    return f"{judged}; {', '.join(parts)}."
+
+
+def moved(found: ScorerDifference) -> str:
+    """The label of the list of answers that moved."""
+    every = found.only_a + found.only_b
+    if len(found.moved) < every:
+        return f"The first {len(found.moved)} of {count(every)} answers"
+    return "The answer" if every == 1 else f"The {count(every)} answers"
 
 
 def progress(run: RunView) -> str:

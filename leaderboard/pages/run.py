@@ -133,12 +133,37 @@ def _actions(run: RunView) -> None:
 
 
 def _scores(run: RunView) -> None:
-    if run.summary.kind == "evaluate":
-        st.header("Scores", anchor=False)
-        if run.scores:
-            st.html(lists.scores(run.scores))
-        else:
-            st.markdown(texts.NO_SCORE)
+    """Every task's number by every scorer, what has none, and where the scorers disagree."""
+    if run.summary.kind not in ("evaluate", "score"):
+        return
+    st.header("Scores", anchor=False)
+    if run.scores:
+        st.html(lists.scores(run.scores))
+        st.caption(texts.HOW_SCORED)
+    elif not run.not_scored:
+        st.markdown(texts.NO_SCORE_AT_ALL if run.is_finished else texts.NO_SCORE)
+    if run.not_scored:
+        st.html(lists.not_scored(run.not_scored))
+        st.caption(texts.NOT_SCORED)
+    if run.summary.kind == "evaluate" and run.scores:
+        with reading.part("comparison"):
+            _disagreements(run)
+
+
+def _disagreements(run: RunView) -> None:
+    st.subheader("Do the scorers agree?", anchor=False)
+    if not run.differences:
+        st.markdown(texts.ONE_SCORER.format(run=run.summary.id))
+    for found in run.differences:
+        st.markdown(texts.disagreement(found))
+        if found.moved:
+            with st.expander(texts.moved(found)):
+                st.html(lists.moved(found))
+                st.caption("All of them, with what was answered:")
+                st.code(
+                    f"dare scores diff {run.summary.id} --scorers {found.a} {found.b} --task {found.task}",
+                    language="shell",
+                )
 
 
 def _sample(run: RunView) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CellState = Literal["measured", "preliminary", "not_run", "not_asked", "queued", "running", "failed", "retrying"]
+CellState = Literal[
+    "measured", "preliminary", "not_run", "not_asked", "not_scored", "queued", "running", "failed", "retrying"
+]  # fmt: skip
 RowKind = Literal["reference", "baseline", "control", "method"]
 
 

@@ -46,11 +46,12 @@ from dare_platform.models import (
     Run,
     TrackVersion,
 )
+from dare_platform.rescoring import score_job
 from dare_platform.tracks import Track
 from dare_platform.uploads import UNTOUCHED, Submission, UploadReport, kind_of, read_builtin, read_upload
 
 CHECK_SEED = 0
-CHECK_FIRST, EVALUATE_NEXT = 2, 1
+CHECK_FIRST, SCORE_NEXT, EVALUATE_NEXT = 2, 2, 1
 """Priorities over training: an author waits for the check, and a trained policy is a result only when it is scored."""
 
 
@@ -173,7 +174,10 @@ def _add_work(
     seed: int,
     after: str | None,
 ) -> None:
-    """A training run, behind its check if there is one, and the evaluation behind it; or the evaluation alone."""
+    """A training run, behind its check if there is one, and the evaluation behind it; or the evaluation alone.
+
+    Behind an evaluation that asks for programs, the run that judges them.
+    """
     track, trains_on = submission.track, submission.source.trains_on if submission.source else None
     if trains_on is not None:
         job = track.train_job(record.ref, _algorithm_spec(submission), trains_on, seed)
@@ -181,7 +185,7 @@ def _add_work(
             session, entry_id=entry.id, backbone_revision_id=revision, job=job, device=track.device, depends_on=after
         ).id
     job = track.evaluate_job(record.ref, seed, trained=trains_on is not None, with_data=submission.with_data)
-    endings.add_run(
+    evaluation = endings.add_run(
         session,
         entry_id=entry.id,
         backbone_revision_id=revision,
@@ -190,6 +194,17 @@ def _add_work(
         depends_on=after,
         priority=EVALUATE_NEXT,
     )
+    scoring = score_job(job)
+    if scoring is not None:
+        endings.add_run(
+            session,
+            entry_id=entry.id,
+            backbone_revision_id=revision,
+            job=scoring,
+            device=track.device,
+            depends_on=evaluation.id,
+            priority=SCORE_NEXT,
+        )
 
 
 def _algorithm_spec(submission: Submission) -> AlgorithmSpec:
@@ -246,7 +261,7 @@ class Cancelled:
 def cancel(session: Session, account_id: str, id: str) -> Cancelled:
     """Cancel one run, or all runs of an entry. Evaluations behind a cancelled training run are cancelled with it."""
     runs = _runs(session, id)
-    order: dict[str, int] = {"evaluate": 0, "train": 1, "check": 2}  # dependants first, each counted once
+    order: dict[str, int] = {"score": 0, "evaluate": 1, "train": 2, "check": 3}  # dependants first, each counted once
     outcomes = [
         endings.cancel(session, run.id, f"account {account_id}")
         for run in sorted(runs, key=lambda run: order[run.kind])

@@ -10,6 +10,8 @@ PlatformError
 ├── RegistryError            a track, task or backbone contradicts what is recorded
 ├── JobDirectoryError        a job directory cannot be made as ordered
 ├── OutputError              a runner left something behind that cannot be accepted
+│   └── ScorerChangedError   a scorer says otherwise of answers that it has judged before
+├── RescoringError           a run cannot be scored again as asked
 ├── LaunchError              a run's process could not be started or stopped
 └── BrokerSettingsError      Celery runs with settings that would lose or hold messages
 """
@@ -55,6 +57,14 @@ class JobDirectoryError(PlatformError):
 
 class OutputError(PlatformError):
     """What a runner left behind is not acceptable; the sentence says which file and why."""
+
+
+class ScorerChangedError(OutputError):
+    """One name, two verdicts on one answer."""
+
+
+class RescoringError(PlatformError):
+    """The run has no stored answers, or nobody here can score them as asked."""
 
 
 class LaunchError(PlatformError):

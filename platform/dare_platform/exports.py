@@ -21,6 +21,7 @@ ROW_COLUMNS: Mapping[str, str] = {
     "algorithm": "Algorithm that the entry is a version of.",
     "kind": "reference (untouched backbone), baseline, control or method; only methods are ranked.",
     "status": "State of the entry's runs; only complete ones are ranked.",
+    "scorer": "Scorer whose word the numbers are.",
     "seeds": "Seeds for which every ranked task is measured.",
     "tries": "Entries of this algorithm on this track, withdrawn ones included.",
     "gain": "Mean gain over the ranked tasks against the untouched backbone, as a share; points are 100 times it.",
@@ -36,8 +37,9 @@ ROW_COLUMNS: Mapping[str, str] = {
     "submitted_at": "UTC time of submission.",
 }
 TASK_COLUMNS: Mapping[str, str] = {
-    "state": "measured, preliminary (fewer seeds than required, none under way), not_run, not_asked, queued, running, "
-    "failed or retrying. Numbers of any state but measured are preliminary: in no mean, no test and no rank.",
+    "state": "measured, preliminary (fewer seeds than required, none under way), not_run, not_asked, not_scored "
+    "(answers are stored, nobody could run the programs in them), queued, running, failed or retrying. "
+    "Numbers of any state but measured are preliminary: in no mean, no test and no rank.",
     "solved": "Share of items solved by greedy decoding, mean over seeds.",
     "solved_half_width": "Half-width of its 95 % t interval over seeds; empty for one seed.",
     "seeds": "Seeds measured.",
@@ -82,6 +84,7 @@ def _csv_row(board: Board, row: Row) -> dict[str, object]:
         "algorithm": row.algorithm,
         "kind": row.kind,
         "status": row.status,
+        "scorer": board.scorer,
         "seeds": row.seeds,
         "tries": row.tries,
         **_pair("gain", row.gain),

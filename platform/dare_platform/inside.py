@@ -48,6 +48,11 @@ def open_inside(directory: Path, relative: str) -> Iterator[BinaryIO]:
         yield file
 
 
+def is_inside(directory: Path, relative: str) -> bool:
+    """Whether anything has that name, of whatever kind."""
+    return os.path.lexists(directory.joinpath(*relative_parts(relative)))
+
+
 def read_inside(directory: Path, relative: str, limit: int) -> bytes:
     """A whole file of at most `limit` bytes."""
     with open_inside(directory, relative) as file:

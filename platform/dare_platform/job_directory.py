@@ -1,4 +1,4 @@
-"""Writes the directory that is a run's whole world: the order, the submitted source, weights, the last checkpoint."""
+"""Writes the directory that is a run's whole world: order, submitted source, weights or answers, last checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dare.spec import Prediction as Answer
 from dare.spec import RunKind
+from dare_platform.answers import stored_answers, write_answers
 from dare_platform.errors import JobDirectoryError
 from dare_platform.inside import hash_inside, relative_parts
 from dare_platform.lease import Claim
@@ -65,12 +67,29 @@ def weights_for(session: Session, claim: Claim) -> tuple[Weight, ...]:
     return found
 
 
+def answers_for(session: Session, settings: Settings, claim: Claim) -> dict[str, tuple[Answer, ...]]:
+    """By task, the stored answers that a claimed score run judges: those of the evaluation it depends on."""
+    if claim.job.score is None:
+        return {}
+    if claim.depends_on is None:
+        raise JobDirectoryError(f"run {claim.run_id} scores stored answers, but no evaluation left some")
+    return {
+        protocol.task: stored_answers(session, settings, claim.depends_on, protocol)
+        for protocol in claim.job.score.protocols
+    }
+
+
 def directory_of(settings: Settings, run_id: str, token: int) -> Path:
     """Private to one attempt."""
     return settings.jobs / run_id / str(token)
 
 
-def write_job_directory(settings: Settings, claim: Claim, weights: tuple[Weight, ...]) -> Path:
+def write_job_directory(
+    settings: Settings,
+    claim: Claim,
+    weights: tuple[Weight, ...],
+    answers: Mapping[str, Sequence[Answer]] | None = None,
+) -> Path:
     """Make the directory of an attempt, ready to be run."""
     directory = directory_of(settings, claim.run_id, claim.token)
     directory.mkdir(parents=True)
@@ -85,9 +104,19 @@ def write_job_directory(settings: Settings, claim: Claim, weights: tuple[Weight,
         source.parent.chmod(0o555)
     for weight in weights:
         _place_weight(settings, directory, weight)
+    if answers:
+        place_answers(directory, answers)
     if claim.job.kind in RESUMED:
         _bring_earlier_work(settings, claim, directory, *RESUMED[claim.job.kind])
     return directory
+
+
+def place_answers(directory: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
+    """`predictions/` of a score run, which nothing may change."""
+    (directory / "predictions").mkdir()
+    for task, given in answers.items():
+        write_answers(directory, task, given)
+    (directory / "predictions").chmod(0o555)
 
 
 def _place_weight(settings: Settings, directory: Path, weight: Weight) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from dare.spec import JobSpec
@@ -63,7 +63,13 @@ def queue_order() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
 
 
 def claim(session: Session, worker: Worker, lease_seconds: float, source_revision: str | None = None) -> Claim | None:
-    """Take the first waiting run that this worker may do, or None. A CPU worker takes tiny backbones only."""
+    """Take the first waiting run that this worker may do, or None.
+
+    A CPU worker takes tiny backbones only. A score run loads no backbone, so that anybody may do it.
+    """
+    can_load = and_(Run.device == worker.device, Backbone.family.in_(worker.families.split(",")))
+    if worker.device == "cpu":
+        can_load = and_(can_load, Backbone.tiny)
     candidates = (
         select(Run)
         .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
@@ -73,16 +79,13 @@ def claim(session: Session, worker: Worker, lease_seconds: float, source_revisio
             Run.cancel_requested_at.is_(None),
             Run.not_before <= epoch_now(),
             Run.attempts < Run.max_attempts,
-            Run.device == worker.device,
-            Backbone.family.in_(worker.families.split(",")),
+            or_(Run.kind == "score", can_load),
         )
         .order_by(*queue_order())
         .limit(1)
         .with_for_update(skip_locked=True, of=Run)
         .execution_options(populate_existing=True)  # a row seen earlier in this session may be out of date
     )
-    if worker.device == "cpu":
-        candidates = candidates.where(Backbone.tiny)
     run = session.execute(candidates).scalar_one_or_none()
     if run is None:
         return None

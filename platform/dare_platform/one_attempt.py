@@ -24,7 +24,7 @@ from dare_platform.endings import end_cancelled, give_back
 from dare_platform.errors import DatabaseLockedError, JobDirectoryError, LaunchError, OutputError, RegistryError
 from dare_platform.heartbeat import Heartbeat
 from dare_platform.ingest import ingest
-from dare_platform.job_directory import CHECKPOINT, weights_for, write_job_directory
+from dare_platform.job_directory import CHECKPOINT, answers_for, weights_for, write_job_directory
 from dare_platform.launcher import Launcher, Observed, Order
 from dare_platform.lease import Claim
 from dare_platform.models import Attempt
@@ -89,7 +89,8 @@ class OneAttempt:
             return "lost"
         with self._database.read() as session:
             weights = weights_for(session, claim)
-        directory = write_job_directory(self._settings, claim, weights)
+            answers = answers_for(session, self._settings, claim)
+        directory = write_job_directory(self._settings, claim, weights, answers)
         if self._beat.status == "lost":  # copying took longer than the lease
             return "lost"
         order = Order(claim.run_id, claim.token, directory, self._wall_seconds())
@@ -187,7 +188,7 @@ class OneAttempt:
 
     def _blame(self) -> Cause:
         """Whose mistake a result is that contradicts itself."""
-        if self._claim.job.kind == "evaluate":
+        if self._claim.job.kind in ("evaluate", "score"):
             return "scoring"
         return "user_error" if self._claim.runs_submitted_code else "internal"
 

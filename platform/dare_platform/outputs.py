@@ -8,9 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dare.scoring import summarise
 from dare.spec import Event, ItemOutcome, JobSpec, Prediction, Result, Score, TaskProtocol
+from dare.tasks import load_task, task_names
 from dare_platform.errors import OutputError
-from dare_platform.inside import hash_inside, lines_inside, open_inside, read_inside, relative_parts
+from dare_platform.inside import hash_inside, is_inside, lines_inside, open_inside, read_inside, relative_parts
 from dare_platform.settings import MIB
 
 RESULT_BYTES = 4 * MIB
@@ -109,19 +111,42 @@ def read_result(directory: Path, job: JobSpec) -> Result:
 
 
 def read_outputs(directory: Path, job: JobSpec, result: Result, items: Mapping[str, Sequence[str]]) -> Outputs:
-    """The files beside a succeeded result. `items` are the item ids of each task in order."""
+    """The files beside a succeeded result. `items` are the item ids of each task in order.
+
+    A task of programs may come out without a score: where nothing keeps programs apart they are not run, and its
+    answers wait for a run that can. Every other task that is asked for is scored by its headline's scorer at least.
+    """
     artifacts = _read_artifacts(directory, result)
     if job.kind == "train" and not any(artifact.path.startswith("model/") for artifact in artifacts):
         raise OutputError("the run says it succeeded but left no file under model/")
-    if job.evaluate is None:
-        return Outputs(result, artifacts=artifacts)
+    protocols = protocols_of(job)
     predictions, outcomes = {}, {}
-    for protocol in job.evaluate.protocols:
+    for protocol in protocols:
         expected = _expected(protocol, items[protocol.task])
-        predictions[protocol.task] = _read_predictions(directory, protocol.task, expected)
+        if job.kind == "evaluate":
+            predictions[protocol.task] = _read_predictions(directory, protocol.task, expected)
+        if holds_programs(protocol.task) and not _scored(result, protocol.task):
+            if is_inside(directory, f"items/{protocol.task}.jsonl"):
+                raise OutputError(f"items/{protocol.task}.jsonl is there, but result.json has no score of it")
+            continue
         outcomes[protocol.task] = _read_outcomes(directory, protocol, expected)
-    _check_scores(job.evaluate.protocols, result.scores, outcomes)
+    _check_scores(protocols, result.scores, outcomes)
     return Outputs(result, predictions, outcomes, artifacts)
+
+
+def protocols_of(job: JobSpec) -> tuple[TaskProtocol, ...]:
+    """Of the tasks that a job evaluates or scores."""
+    part = job.evaluate or job.score
+    return part.protocols if part is not None else ()
+
+
+def holds_programs(task: str) -> bool:
+    """Whether answers of this task are programs, which run in a container or a sandbox of their own or not at all."""
+    return task in task_names() and load_task(task).kind == "code"
+
+
+def _scored(result: Result, task: str) -> bool:
+    return any(score.task == task for score in result.scores)
 
 
 def _expected(protocol: TaskProtocol, items: Sequence[str]) -> frozenset[tuple[str, int]]:
@@ -160,24 +185,33 @@ def _read_predictions(directory: Path, task: str, expected: frozenset[tuple[str,
     return tuple(rows)
 
 
+def complete_outcomes(directory: Path, protocol: TaskProtocol, items: Sequence[str]) -> tuple[ItemOutcome, ...]:
+    """What the scorers of a protocol say of all its items; OutputError where one is missing or strange."""
+    return _read_outcomes(directory, protocol, _expected(protocol, items))
+
+
 def _read_outcomes(
     directory: Path, protocol: TaskProtocol, expected: frozenset[tuple[str, int]]
 ) -> tuple[ItemOutcome, ...]:
+    """What every scorer says. One that was asked and said nothing at all is absent, unless it is the headline's."""
     name = f"items/{protocol.task}.jsonl"
-    rows = []
+    rows: dict[str, list[ItemOutcome]] = {scorer: [] for scorer in protocol.scorers}
     for number, line in enumerate(lines_inside(directory, name, OUTPUT_FILE_BYTES, LINE_BYTES), start=1):
         try:
             row = ItemOutcome.model_validate_json(line.decode("utf-8", "replace"))
         except ValidationError as error:
             raise OutputError(f"{name}, line {number}: {error.errors(include_input=False)[0]['msg']}") from error
-        if row.scorer != protocol.scorer:
-            raise OutputError(f"{name}, line {number}: scored by {row.scorer!r}, asked was {protocol.scorer!r}")
+        if row.scorer not in rows:
+            asked = " and ".join(map(repr, protocol.scorers))
+            raise OutputError(f"{name}, line {number}: scored by {row.scorer!r}, asked was {asked}")
         if not (0 <= row.score <= 1 and 0 <= row.reward <= 1):
             raise OutputError(f"{name}, line {number}: score or reward is outside [0, 1]")
-        rows.append(row)
-        _bound(name, rows, expected)
-    _same_items(name, [(row.item, row.sample) for row in rows], expected)
-    return tuple(rows)
+        rows[row.scorer].append(row)
+        _bound(f"{name} by {row.scorer}", rows[row.scorer], expected)
+    for scorer, found in rows.items():
+        if found or scorer == protocol.scorer:
+            _same_items(f"{name} by {scorer}", [(row.item, row.sample) for row in found], expected)
+    return tuple(row for found in rows.values() for row in found)
 
 
 def _bound(name: str, rows: Sequence[object], expected: frozenset[tuple[str, int]]) -> None:
@@ -202,26 +236,35 @@ def is_id_of(given: str, protocol: TaskProtocol) -> bool:
 def _check_scores(
     protocols: Sequence[TaskProtocol], scores: Sequence[Score], outcomes: Mapping[str, Sequence[ItemOutcome]]
 ) -> None:
-    """A number on the board is the mean of stored items, or it is refused."""
+    """A number on the board is the mean of stored items, and what it counts is counted in them, or it is refused."""
     by_task = {protocol.task: protocol for protocol in protocols}
-    if len({(s.task, s.scorer, s.metric, s.decoding) for s in scores}) != len(scores):
+    given = {(score.task, score.scorer, score.metric, score.decoding): score for score in scores}
+    if len(given) != len(scores):
         raise OutputError("result.json gives one score twice")
-    for task in by_task:
-        if not any(score.task == task and score.decoding == "greedy" for score in scores):
-            raise OutputError(f"result.json has no greedy score for task {task!r}")
+    for task, rows in outcomes.items():
+        for scorer in dict.fromkeys(row.scorer for row in rows):
+            if not any(key[:2] == (task, scorer) and key[3] == "greedy" for key in given):
+                raise OutputError(f"result.json has no greedy score for task {task!r} by {scorer!r}")
     for score in scores:
         protocol = by_task.get(score.task)
-        if protocol is None or not is_id_of(score.protocol, protocol) or score.scorer != protocol.scorer:
+        if protocol is None or not is_id_of(score.protocol, protocol) or score.scorer not in protocol.scorers:
             raise OutputError(f"result.json scores {score.task!r} under a protocol or scorer that was not asked")
         if score.metric not in ("solved", "reward"):
             raise OutputError(f"result.json has the metric {score.metric!r}; known: solved, reward")
-        rows = [row for row in outcomes[score.task] if (row.sample == 0) == (score.decoding == "greedy")]
-        numbers = [row.score if score.metric == "solved" else row.reward for row in rows if row.status != "error"]
-        if not numbers or not 0 < score.n <= LARGEST_INTEGER:
-            raise OutputError(f"result.json scores {score.task!r}, {score.decoding}, without any item")
-        mean = sum(numbers) / len(numbers)
-        if abs(mean - score.value) > TOLERANCE:
-            raise OutputError(
-                f"result.json says {score.metric} of {score.task!r} ({score.decoding}) is {score.value}, "
-                f"its items say {mean}"
-            )
+        rows = [row for row in outcomes.get(score.task, ()) if row.scorer == score.scorer]
+        _is_mean_of(score, protocol, rows)
+
+
+def _is_mean_of(score: Score, protocol: TaskProtocol, rows: Sequence[ItemOutcome]) -> None:
+    name = f"{score.metric} of {score.task!r} ({score.decoding}, {score.scorer})"
+    again = {(one.metric, one.decoding): one for one in summarise(protocol, rows)}.get((score.metric, score.decoding))
+    if again is None:
+        raise OutputError(f"result.json gives {name} without any item")
+    if abs(again.value - score.value) > TOLERANCE:
+        raise OutputError(f"result.json says {name} is {score.value}, its items say {again.value}")
+    for count in ("n", "n_no_answer", "n_truncated", "n_undecoded", "n_error"):
+        said, counted = getattr(score, count), getattr(again, count)
+        if said != counted:
+            raise OutputError(f"result.json says {count} of {name} is {said}, its items say {counted}")
+    if score.standard_error is not None and score.standard_error < 0:
+        raise OutputError(f"result.json says the standard error of {name} is {score.standard_error}")

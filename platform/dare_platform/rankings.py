@@ -15,17 +15,15 @@ from dataclasses import asdict, replace
 from sqlalchemy.orm import Session
 
 from dare.catalog import algorithms, families
-from dare.spec import TaskProtocol
 from dare.tasks import load_task
 from dare_platform import statistics
 from dare_platform.board import Board, Cell, CellState, Column, Cost, Estimate, Row
 from dare_platform.board_facts import BoardFacts, EntryFacts, RunFact, TaskFacts, collect
 from dare_platform.database import now
-from dare_platform.models import ACTIVE
+from dare_platform.models import ACTIVE, FINISHED
+from dare_platform.outputs import holds_programs
 from dare_platform.tracks import Track, UnknownTrackError, tracks
 from dare_platform.verdict import verdict
-
-SCORER: str = TaskProtocol.model_fields["scorer"].default
 
 
 def board(session: Session, track: Track | str, backbone: str) -> Board:
@@ -58,7 +56,7 @@ def assemble(track: Track, backbone: str, facts: BoardFacts, made_at: float) -> 
         verdict=verdict(rows, backbone, override=track.verdict_override, lead=_lead(rows, seeds), running=running),
         made_at=made_at,
         digest="",
-        scorer=SCORER,
+        scorer=track.scorer,
         entries=sum(row.kind != "reference" for row in rows),
         tries=len(counted),
         withdrawn=sum(entry.gate == "withdrawn" for entry in counted),
@@ -109,31 +107,35 @@ def _published_for(algorithm: str) -> frozenset[str]:
     return source.published_for if source else frozenset({"masked", "block"})
 
 
-def by_seed(entry: EntryFacts, task: str, metric: str, decoding: str) -> dict[int, float]:
-    """The stored values of one number under the board's scorer."""
+def by_seed(track: Track, entry: EntryFacts, task: str, metric: str, decoding: str) -> dict[int, float]:
+    """The stored values of one number under the track's scorer."""
     return {
         number.seed: number.value
         for number in entry.numbers
-        if (number.task, number.metric, number.decoding, number.scorer) == (task, metric, decoding, SCORER)
+        if (number.task, number.metric, number.decoding, number.scorer) == (task, metric, decoding, track.scorer)
     }
 
 
 def _cell(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFacts | None, task: str) -> Cell:
-    greedy = by_seed(entry, task, "solved", "greedy")
+    greedy = by_seed(track, entry, task, "solved", "greedy")
     state, detail = _state(track, entry, task, set(greedy))
     if not greedy:
         return Cell(state=state, seeds_required=track.seeds_required, detail=detail)
-    untouched = by_seed(reference, task, "solved", "greedy") if reference else {}
+    untouched = by_seed(track, reference, task, "solved", "greedy") if reference else {}
     gains = statistics.differences(greedy, untouched)
     gain = statistics.mean_interval(list(gains.values())) if gains else None
-    items = max(number.n for number in entry.numbers if number.task == task and number.decoding == "greedy")
+    items = max(
+        number.n
+        for number in entry.numbers
+        if (number.task, number.decoding, number.scorer) == (task, "greedy", track.scorer)
+    )
     headline = statistics.mean_interval(list(greedy.values()))
     floor = facts.tasks[task].chance_floor if task in facts.tasks else 0.0
     return Cell(
         state=state,
         greedy=headline,
-        sampled=_estimate(by_seed(entry, task, "reward", "sampled")),
-        sampled_solved=_estimate(by_seed(entry, task, "solved", "sampled")),
+        sampled=_estimate(by_seed(track, entry, task, "reward", "sampled")),
+        sampled_solved=_estimate(by_seed(track, entry, task, "solved", "sampled")),
         gain=gain,
         significant=state == "measured"
         and entry.kind != "reference"
@@ -162,7 +164,10 @@ def _state(track: Track, entry: EntryFacts, task: str, done: set[int]) -> tuple[
     if entry.runs and task not in entry.asked:
         return "not_asked", "Not part of this entry: the data of this task was not at hand."
     open_runs = [run for run in entry.runs if run.seed not in done]
+    unscored = _why_not_scored(task, open_runs)
     failed = [run for run in open_runs if run.state == "failed" and run.cause != "dependency"]
+    if unscored:
+        failed = [run for run in failed if run.kind != "score"]
     if failed:
         own = next((run for run in failed if run.charged), failed[0])
         whose = "" if own.charged else " Nothing is charged."
@@ -180,6 +185,8 @@ def _state(track: Track, entry: EntryFacts, task: str, done: set[int]) -> tuple[
         seeds = len({run.seed for run in waiting})
         left = f"{seeds} {'seed waits' if seeds == 1 else 'seeds wait'} for a worker."
         return ("running" if done else "queued"), left
+    if unscored:
+        return "not_scored", unscored
     cancelled = any(run.state == "cancelled" for run in open_runs)
     if done:
         rest = "the others were cancelled" if cancelled else "no other is queued"
@@ -187,8 +194,22 @@ def _state(track: Track, entry: EntryFacts, task: str, done: set[int]) -> tuple[
     return "not_run", "Cancelled before it was finished." if cancelled else "Required by the track, not run yet."
 
 
+def _why_not_scored(task: str, open_runs: Sequence[RunFact]) -> str | None:
+    """Of a task of programs: why answers that are stored have no score and will get none by themselves."""
+    answered = {run.seed for run in open_runs if run.kind == "evaluate" and run.state == "succeeded"}
+    if not answered or not holds_programs(task):
+        return None
+    scoring = [run for run in open_runs if run.kind == "score" and run.seed in answered]
+    if any(run.state not in FINISHED for run in scoring):
+        return None
+    said = next((run.sentence for run in scoring if run.state == "failed" and run.sentence), None)
+    return said or "The answers are stored; nobody has run the programs in them."
+
+
 def _at_work(run: RunFact) -> str:
-    verb = {"train": "is training", "evaluate": "is being evaluated"}.get(run.kind, "is at work")
+    verb = {"train": "is training", "evaluate": "is being evaluated", "score": "is being scored"}.get(
+        run.kind, "is at work"
+    )
     progress = f", {run.step} of {run.of}" if run.step is not None and run.of else ""
     return f"Seed {run.seed} {verb}{progress}."
 
@@ -200,8 +221,8 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
     cells = {column.task: _cell(track, facts, entry, reference, column.task) for column in track.tasks}
     ranked = [column.task for column in track.tasks if column.role == "ranked"]
     is_complete = all(cells[task].state == "measured" for task in ranked)
-    gain = _mean_gain(entry, reference, ranked, "solved", "greedy")
-    reward_gain = _mean_gain(entry, reference, ranked, "reward", "sampled")
+    gain = _mean_gain(track, entry, reference, ranked, "solved", "greedy")
+    reward_gain = _mean_gain(track, entry, reference, ranked, "reward", "sampled")
     counts = is_complete and gain is not None and gain.seeds >= track.seeds_required
     is_compared = entry.kind != "reference" and not counts
     kind = families()[facts.family].kind if facts.family in families() else "masked"
@@ -228,13 +249,15 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
 
 
 def _mean_gain(
-    entry: EntryFacts, reference: EntryFacts | None, tasks: Sequence[str], metric: str, decoding: str
+    track: Track, entry: EntryFacts, reference: EntryFacts | None, tasks: Sequence[str], metric: str, decoding: str
 ) -> Estimate | None:
     """Mean over tasks of the differences to the reference, seed by seed; None unless every task has the same seeds."""
     if reference is None:
         return None
     per_task = [
-        statistics.differences(by_seed(entry, task, metric, decoding), by_seed(reference, task, metric, decoding))
+        statistics.differences(
+            by_seed(track, entry, task, metric, decoding), by_seed(track, reference, task, metric, decoding)
+        )
         for task in tasks
     ]
     seeds = set.intersection(*(set(gains) for gains in per_task)) if per_task else set()
@@ -245,7 +268,9 @@ def _mean_gain(
 
 def _seed_means(track: Track, entry: EntryFacts) -> list[float]:
     """Headline score per seed, averaged over the ranked tasks."""
-    per_task = [by_seed(entry, column.task, "solved", "greedy") for column in track.tasks if column.role == "ranked"]
+    per_task = [
+        by_seed(track, entry, column.task, "solved", "greedy") for column in track.tasks if column.role == "ranked"
+    ]
     seeds = set.intersection(*(set(values) for values in per_task)) if per_task else set()
     return [sum(values[seed] for values in per_task) / len(per_task) for seed in sorted(seeds)]
 

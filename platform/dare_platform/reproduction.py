@@ -13,9 +13,11 @@ from sqlalchemy.orm import Session
 
 from dare.spec import JobSpec
 from dare.spec import Result as Outcome
+from dare_platform.answers import stored_answers
 from dare_platform.errors import JobDirectoryError, OutputError, UnknownRunError
-from dare_platform.job_directory import link_or_copy, weights_of
+from dare_platform.job_directory import link_or_copy, place_answers, weights_of
 from dare_platform.models import AlgorithmVersion, Artifact, Attempt, Entry, Result, Run, RunArtifact, TaskVersion
+from dare_platform.outputs import holds_programs, protocols_of
 from dare_platform.settings import Settings
 
 STANDARD_ERRORS = 3.0
@@ -56,6 +58,9 @@ def prepare(session: Session, settings: Settings, run_id: str, directory: Path) 
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(stored, target)
+    if job.score is not None and run.depends_on:
+        of = run.depends_on
+        place_answers(directory, {p.task: stored_answers(session, settings, of, p) for p in job.score.protocols})
 
 
 def compare(session: Session, run_id: str, directory: Path) -> Reproduction:
@@ -65,7 +70,7 @@ def compare(session: Session, run_id: str, directory: Path) -> Reproduction:
         found = Outcome.model_validate(json.loads((directory / "result.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise OutputError(f"{directory} holds no result that can be read: {error}") from error
-    return _files(session, run_id, found) if run.kind == "train" else _scores(session, run_id, found)
+    return _files(session, run_id, found) if run.kind == "train" else _scores(session, run, found)
 
 
 def _finished(session: Session, run_id: str) -> Run:
@@ -94,14 +99,23 @@ def _files(session: Session, run_id: str, found: Outcome) -> Reproduction:
     return Reproduction("different", text)
 
 
-def _scores(session: Session, run_id: str, found: Outcome) -> Reproduction:
+def _scores(session: Session, run: Run, found: Outcome) -> Reproduction:
+    """By the scorers that the run itself was told to ask; what others said later is not its doing."""
+    scorers = {p.task: p.scorers for p in protocols_of(JobSpec.model_validate_json(run.job_json))}
+    given = Result.scored_by == run.id if run.kind == "score" else Result.run_id == run.id
     again = {f"{score.task} {score.metric} {score.decoding} {score.scorer}": score for score in found.scores}
     rows = session.execute(
         select(TaskVersion.task_slug, Result)
         .join(Result, Result.task_version_id == TaskVersion.id)
-        .where(Result.run_id == run_id)
+        .where(given)
         .order_by(TaskVersion.task_slug, Result.metric, Result.decoding)
     ).all()
+    if run.kind == "evaluate":
+        rows = [
+            row
+            for row in rows
+            if row.Result.scorer in scorers.get(row.task_slug, ()) and not holds_programs(row.task_slug)
+        ]
     worst, equal = 0.0, True
     for task, stored in rows:
         score = again.get(f"{task} {stored.metric} {stored.decoding} {stored.scorer}")

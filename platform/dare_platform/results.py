@@ -5,20 +5,20 @@ Guarded by the lease's token. A replay, a late holder or a race with a cancellat
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Table, insert, select, update
+from sqlalchemy import Table, select, update
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
 from dare.spec import Cause, JobSpec
 from dare.spec import Usage as Measured
+from dare_platform.answers import output_sha256
 from dare_platform.checks import conclude_check
 from dare_platform.database import now
 from dare_platform.endings import close_attempt, fail, release_dependants, tail
@@ -30,20 +30,17 @@ from dare_platform.models import (
     Artifact,
     Attempt,
     Prediction,
-    Result,
     Run,
     RunArtifact,
-    ScoreItem,
     TaskItem,
     TaskVersion,
     Usage,
 )
-from dare_platform.outputs import FoundArtifact, Outputs
+from dare_platform.outputs import FoundArtifact, Outputs, protocols_of
+from dare_platform.scores import Answered, insert_rows, parts, take_scores
 from dare_platform.settings import Settings
 from dare_platform.states import CAUSES, move
 
-ROWS_AT_ONCE = 500
-"""SQLite binds at most 32766 values in one statement."""
 Ending = Literal["succeeded", "queued", "failed", "cancelled"]
 
 
@@ -75,9 +72,7 @@ def storage_key(sha256: str) -> str:
 
 
 def items_of(session: Session, job: JobSpec) -> dict[str, tuple[str, ...]]:
-    """Item ids of each task that a job evaluates, in order; RegistryError for a task version that is not recorded."""
-    if job.evaluate is None:
-        return {}
+    """Item ids of each task that a job evaluates or scores, in order; RegistryError for one that is not recorded."""
     found = {}
     for task, version in _task_versions(session, job).items():
         query = select(TaskItem.item_id).where(TaskItem.task_version_id == version).order_by(TaskItem.position)
@@ -86,10 +81,8 @@ def items_of(session: Session, job: JobSpec) -> dict[str, tuple[str, ...]]:
 
 
 def _task_versions(session: Session, job: JobSpec) -> dict[str, str]:
-    if job.evaluate is None:
-        return {}
     ids = {}
-    for protocol in job.evaluate.protocols:
+    for protocol in protocols_of(job):
         key = {"task_slug": protocol.task, "version": protocol.task_version, "split": protocol.split}
         found = session.execute(select(TaskVersion.id).filter_by(**key)).scalar_one_or_none()
         if found is None:
@@ -194,52 +187,50 @@ def _write_outputs(session: Session, run_id: str, token: int, job: JobSpec, outp
                 "sample": p.sample,
                 "prompt_sha256": p.prompt_sha256,
                 "output": plain_text(p.output),
-                "output_sha256": hashlib.sha256(p.output.encode("utf-8", "surrogatepass")).hexdigest(),
+                "output_sha256": output_sha256(p.output),
                 "tokens": p.tokens,
                 "nfe": p.nfe,
                 "truncated": p.truncated,
             }
             for p in predictions
         )
-        _insert(session, Prediction.__table__, rows)
+        insert_rows(session, Prediction.__table__, rows)
+    answered = _answered(session, run_id, token, job, versions)
+    elsewhere = _scored_elsewhere(session, run_id)
     for task, outcomes in outputs.outcomes.items():
-        scored = (
-            {
-                "run_id": run_id,
-                "task_version_id": versions[task],
-                "item_id": o.item,
-                "sample": o.sample,
-                "scorer": o.scorer,
-                "score": o.score,
-                "reward": o.reward,
-                "status": o.status,
-                "answer": None if o.answer is None else plain_text(o.answer),
-            }
-            for o in outcomes
-        )
-        _insert(session, ScoreItem.__table__, scored)
-    at = now(session)
-    protocols = {protocol.task: protocol.digest() for protocol in (job.evaluate.protocols if job.evaluate else ())}
-    for score in outputs.result.scores if job.kind == "evaluate" else ():
-        session.add(
-            Result(
-                run_id=run_id,
-                token=token,
-                task_version_id=versions[score.task],
-                scorer=score.scorer,
-                metric=score.metric,
-                decoding=score.decoding,
-                value=score.value,
-                standard_error=score.standard_error,
-                n=score.n,
-                n_no_answer=score.n_no_answer,
-                n_truncated=score.n_truncated,
-                protocol=protocols[score.task],
-                recorded_at=at,
-            )
-        )
+        if task not in elsewhere:
+            scored_by = run_id if job.kind == "score" else None
+            take_scores(session, answered[task], outcomes, outputs.result.scores, scored_by)
     _write_artifacts(session, run_id, token, outputs.artifacts)
     session.flush()
+
+
+def _answered(
+    session: Session, run_id: str, token: int, job: JobSpec, versions: Mapping[str, str]
+) -> dict[str, Answered]:
+    """By task, whose answers the scores are about: this run's own, or those of the evaluation that it scores."""
+    if job.kind == "score":
+        evaluation = session.execute(select(Run.depends_on).where(Run.id == run_id)).scalar_one()
+        return answers_of(session, str(evaluation))
+    return {
+        protocol.task: Answered(run_id, token, protocol.task, versions[protocol.task], protocol.digest())
+        for protocol in protocols_of(job)
+    }
+
+
+def answers_of(session: Session, run_id: str) -> dict[str, Answered]:
+    """By task, what a succeeded evaluation has answered."""
+    job = JobSpec.model_validate_json(session.execute(select(Run.job_json).where(Run.id == run_id)).scalar_one())
+    token = session.execute(
+        select(Attempt.token).where(Attempt.run_id == run_id, Attempt.outcome == "succeeded")
+    ).scalar_one()
+    return _answered(session, run_id, token, job, _task_versions(session, job))
+
+
+def _scored_elsewhere(session: Session, run_id: str) -> frozenset[str]:
+    """Tasks whose word comes from a score run behind this one: programs are judged once, where only they run."""
+    jobs = session.execute(select(Run.job_json).where(Run.depends_on == run_id, Run.kind == "score")).scalars()
+    return frozenset(p.task for job in jobs for p in protocols_of(JobSpec.model_validate_json(job)))
 
 
 def _write_artifacts(session: Session, run_id: str, token: int, artifacts: Sequence[FoundArtifact]) -> None:
@@ -259,25 +250,8 @@ def insert_new(session: Session, table: Any, rows: Sequence[Mapping[str, Any]]) 
     """Insert rows and leave alone those that are there already, so that a replay changes nothing."""
     assert isinstance(table, Table)
     dialect = session.get_bind().dialect.name
-    for part in _parts(iter(rows)):
+    for part in parts(iter(rows)):
         if dialect == "postgresql":
             session.execute(postgresql_insert(table).values(part).on_conflict_do_nothing())
         else:
             session.execute(sqlite_insert(table).values(part).on_conflict_do_nothing())
-
-
-def _insert(session: Session, table: Any, rows: Iterator[Mapping[str, Any]]) -> None:
-    assert isinstance(table, Table)
-    for part in _parts(rows):
-        session.execute(insert(table), part)
-
-
-def _parts(rows: Iterator[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    part: list[dict[str, Any]] = []
-    for row in rows:
-        part.append(dict(row))
-        if len(part) == ROWS_AT_ONCE:
-            yield part
-            part = []
-    if part:
-        yield part

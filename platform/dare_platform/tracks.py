@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from dare.spec import (
-    AlgorithmSpec,
-    BackboneRef,
-    Budget,
-    EvaluateSpec,
-    Frozen,
-    JobSpec,
-    SamplingConfig,
-    TaskProtocol,
-    TrainSettings,
-    TrainSpec,
-)
+from dare.frozen import Frozen, Grown
+from dare.sampling_config import SamplingConfig
+from dare.spec import AlgorithmSpec, BackboneRef, Budget, EvaluateSpec, JobSpec, TaskProtocol, TrainSettings, TrainSpec
 from dare.tasks import load_task
 
 Role = Literal["ranked", "shown", "transfer"]
@@ -82,8 +73,10 @@ class Example(Frozen):
     example: str
 
 
-class Track(Frozen):
+class Track(Grown):
     """A ruleset. `digest()` is the hash that the board and the rules page show."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"scorer", "further_scorers"})
 
     track: str
     version: str
@@ -99,6 +92,10 @@ class Track(Frozen):
     seeds_required: Annotated[int, Field(ge=1)]
     open_settings: tuple[str, ...] = ()
     """Fields of TrainSettings that an entry may set."""
+    scorer: str = TaskProtocol.model_fields["scorer"].default
+    """Whose word the board shows."""
+    further_scorers: tuple[str, ...] = ()
+    """Who else scores the same stored answers."""
     tasks: tuple[TaskRules, ...]
     backbones: dict[str, BackboneRules]
     allowed: tuple[Example, ...] = ()
@@ -148,6 +145,8 @@ class Track(Frozen):
                 samples=rules.samples if column.role == "ranked" else 0,
                 sample_temperature=rules.sample_temperature,
                 sample_steps_per_block=rules.rollout.steps_per_block,
+                scorer=self.scorer,
+                further_scorers=self.further_scorers,
             )
             for column in self.tasks
             if with_data or column.role != "transfer"

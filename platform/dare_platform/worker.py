@@ -122,8 +122,8 @@ class Worker:
 
     def _claim(self, database: Database) -> Claim | None:
         with database.read() as session:  # most polls find nothing, and then take no lock
-            waiting = select(Run.id).where(Run.state == "queued", Run.device == self._device).limit(1)
-            if session.execute(waiting).first() is None:
+            ours = (Run.device == self._device) | (Run.kind == "score")
+            if session.execute(select(Run.id).where(Run.state == "queued", ours).limit(1)).first() is None:
                 return None
         with database.write() as session:
             row = session.execute(select(WorkerRow).where(WorkerRow.id == self._id)).scalar_one()

@@ -12,11 +12,22 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dare.spec import Event, Sample
+from dare.spec import Event, ItemStatus, Sample
 from dare_platform import endings, entries, lease
 from dare_platform.database import Database, migrate, now, open_database
 from dare_platform.ingest import ingest
-from dare_platform.models import LOCAL_ACCOUNT, Attempt, Result, Run, TaskVersion, Usage, Worker
+from dare_platform.models import (
+    LOCAL_ACCOUNT,
+    Attempt,
+    Prediction,
+    Result,
+    Run,
+    ScoreItem,
+    TaskItem,
+    TaskVersion,
+    Usage,
+    Worker,
+)
 from dare_platform.registry import register_track
 from dare_platform.settings import Settings
 from dare_platform.states import move
@@ -169,7 +180,46 @@ def _evaluate(session: Session, claim: lease.Claim, name: str) -> None:
                 )
             )  # fmt: skip
     session.flush()
+    if name == "d1" and claim.job.seed == 0:
+        _second_scorer(session, claim)
     _usage(session, claim, evaluate_seconds=20.0, device_seconds=20.0)
+
+
+SECOND = "opencompass-0.5.4"
+
+
+def _second_scorer(session: Session, claim: lease.Claim) -> None:
+    """Sixteen Sudoku answers by two scorers, which differ on seven; on one more the second one failed."""
+    task = session.execute(select(TaskVersion).where(TaskVersion.task_slug == "sudoku")).scalar_one()
+    items = session.execute(
+        select(TaskItem.item_id).where(TaskItem.task_version_id == task.id).order_by(TaskItem.position).limit(16)
+    ).scalars()
+    words: list[ScoreItem] = []
+    for place, item in enumerate(items):
+        session.add(
+            Prediction(
+                run_id=claim.run_id, task_version_id=task.id, item_id=item, sample=0, token=claim.token,
+                prompt_sha256="0" * 64, output="The grid is <b>1234</b>", output_sha256="0" * 64, tokens=16, nfe=16,
+                truncated=False,
+            )
+        )  # fmt: skip
+        word = {"run_id": claim.run_id, "task_version_id": task.id, "item_id": item, "sample": 0}
+        solved = float(place % 2 == 0)
+        other = 1.0 - solved if place < 7 else solved
+        status: ItemStatus = "error" if place == 15 else "no_answer" if place == 14 else "ok"
+        answer = "<b>1234</b> " + "4321 " * 30
+        words.append(ScoreItem(**word, scorer="dare-1", score=solved, reward=solved, status="ok", answer=answer))
+        words.append(ScoreItem(**word, scorer=SECOND, score=other, reward=other, status=status, answer=None))
+    session.flush()
+    session.add_all(words)
+    session.add(
+        Result(
+            run_id=claim.run_id, task_version_id=task.id, scorer=SECOND, metric="solved", decoding="greedy",
+            token=claim.token, value=0.25, standard_error=0.03, n=255, n_no_answer=12, n_truncated=3, n_undecoded=2,
+            n_error=1, protocol="0" * 64, recorded_at=now(session),
+        )
+    )  # fmt: skip
+    session.flush()
 
 
 @dataclass

@@ -244,6 +244,36 @@ def test_an_evaluation_shows_its_scores(site: Site) -> None:
     assert "What this run cost" in page
 
 
+def evaluation_of(site: Site, entry: str) -> str:
+    with site.database.read() as session:
+        query = select(Run.id).where(Run.entry_id == site.entries[entry], Run.kind == "evaluate", Run.seed == 0)
+        return session.execute(query).scalar_one()
+
+
+def test_an_evaluation_shows_every_scorer_and_where_they_disagree(site: Site) -> None:
+    run = evaluation_of(site, "d1")
+    test = opened("run", id=run)
+    page = shown(test)
+    assert page.count("<bdi>opencompass-0.5.4</bdi>") == 1
+    assert '<td data-name="95 % interval" class="number"><bdi>20.2 to 30.8</bdi></td>' in page
+    assert '<td data-name="Undecoded" class="number"><span class="attention"><bdi>2</bdi></span></td>' in page
+    assert '<td data-name="Scorer failed" class="number"><span class="attention"><bdi>1</bdi></span></td>' in page
+    assert (
+        "`dare-1` and `opencompass-0.5.4` judge 8 of 16 answers to sudoku alike; `dare-1` alone solves 4, "
+        "`opencompass-0.5.4` alone 3, one of them failed on 1." in page
+    )
+    assert test.expander[0].label == "The first 5 of 7 answers"
+    assert "&lt;b&gt;1234&lt;/b&gt; 4321" in page
+    assert f"dare scores diff {run} --scorers dare-1 opencompass-0.5.4 --task sudoku" in page
+
+
+def test_an_evaluation_by_one_scorer_says_how_another_is_asked(site: Site) -> None:
+    run = evaluation_of(site, "bgpo")
+    page = shown(opened("run", id=run))
+    assert texts.ONE_SCORER.format(run=run) in page
+    assert "Tasks without a score" not in page
+
+
 def test_an_active_run_can_be_cancelled(site: Site) -> None:
     test = press(opened("run", id=site.run("cj_grpo", "working")), "cancel")
     assert "1 asked to stop." in shown(test)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from dataclasses import replace
 from datetime import UTC
 from importlib import import_module
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from dare_platform.entry_settings import SettingView
 from dare_platform.tracks import load_track
 from dare_platform.verdict import escaped, unescaped
-from dare_platform.views import ScoreView
+from dare_platform.views import MovedAnswer, NotScored, ScorerDifference, ScoreView, Word
 from leaderboard import forms, links, lists, rollouts, rulebook, texts
 from leaderboard.links import BoardChoices, BoardView
 from leaderboard.pages import run
@@ -265,6 +266,27 @@ def test_scores_name_items_and_completions_apart() -> None:
     assert "Outputs" not in html
     assert '<td data-name="Items" class="number"><bdi>256</bdi></td>' in html
     assert '<td data-name="Completions" class="number"><bdi>512</bdi></td>' in html
+
+
+def test_a_task_without_a_score_is_never_a_zero() -> None:
+    html = lists.not_scored((NotScored("humaneval", "Its score run: waiting.", "r_1"), NotScored("mbpp", "No.", None)))
+    assert html.count("not scored") == 2
+    assert '<a href="run?id=r_1"><bdi>score run</bdi></a>' in html
+    assert "0" not in re.sub(r"<[^>]*>", "", html)
+
+
+def test_scorers_that_agree_are_said_to_agree() -> None:
+    agree = ScorerDifference("gsm8k", "dare-1", "other-1", 5, 5, 0, 0, 0, ())
+    assert (
+        texts.disagreement(agree) == "**No disagreement.** `dare-1` and `other-1` judge 5 of 5 answers to gsm8k alike."
+    )
+    one = MovedAnswer("x", 2, Word(True, "ok", "a" * 200), Word(False, "no_answer", None), "text")
+    apart = replace(agree, equal=4, only_a=1, moved=(one,))
+    assert texts.moved(apart) == "The answer"
+    html = lists.moved(apart)
+    assert "sample 2" in html
+    assert f'title="{"a" * 200}"' in html
+    assert "not solved, no answer" in html
 
 
 def test_a_waiting_entry_says_so_once() -> None:

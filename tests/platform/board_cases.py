@@ -8,7 +8,7 @@ from dataclasses import replace
 from dare_platform.board import Board
 from dare_platform.board_facts import BoardFacts, EntryFacts, Number, RunFact, Spent, TaskFacts
 from dare_platform.entry_status import status_of
-from dare_platform.rankings import SCORER, assemble
+from dare_platform.rankings import assemble
 from dare_platform.tracks import TaskRules, Track, load_track
 
 TASKS = ("sudoku", "countdown")
@@ -28,7 +28,7 @@ def entry(
     """A complete entry: one number per seed and task, sampled reward and cost along with it."""
     scores: Scores = {"sudoku": sudoku, "countdown": sudoku if countdown is None else countdown}
     numbers = [
-        Number(task, seed, metric, decoding, value, ITEMS, SCORER)
+        Number(task, seed, metric, decoding, value, ITEMS, "dare-1")
         for task, values in scores.items()
         for seed, value in enumerate(values)
         for metric, decoding in (("solved", "greedy"), ("reward", "sampled"), ("solved", "sampled"))

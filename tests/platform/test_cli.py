@@ -29,10 +29,10 @@ class Dare:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._environment = {"DARE_HOME": str(settings.home), "DARE_DATA": "", "COLUMNS": "200", "DARE_BROKER_URL": ""}
+        self.environment = {"DARE_HOME": str(settings.home), "DARE_DATA": "", "COLUMNS": "200", "DARE_BROKER_URL": ""}
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, list(arguments), env=self._environment)
+        result = CliRunner().invoke(app, list(arguments), env=self.environment)
         assert result.exit_code == code, result.output + (repr(result.exception) if result.exception else "")
         self.errors = result.stderr
         return result.stdout
@@ -65,7 +65,7 @@ def test_help_is_instant_and_teaches() -> None:
 @pytest.mark.parametrize(
     "command",
     ["submit", "sweep", "check", "cancel", "retry", "withdraw", "entries", "leaderboard", "export", "runs", "logs",
-     "queue", "worker", "reproduce", "migrate", "doctor", "clean", "backbone"],
+     "queue", "worker", "reproduce", "rescore", "scores", "migrate", "doctor", "clean", "backbone"],
 )  # fmt: skip
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -194,6 +196,62 @@ def test_isolation_does_what_its_sentence_says(launch: Launch, tmp_path: Path) -
     Path("/dev/shm/dare-trespassed").unlink(missing_ok=True)
     wrote = "wrote" in launcher.logs(name)
     assert launcher.isolation == (NONE if wrote else NAMESPACES)
+
+
+TALK = """
+import socket, sys
+for name, address in (("host", ("127.0.0.1", int(sys.argv[1]))), ("outside", ("192.0.2.1", 80))):
+    try:
+        socket.create_connection(address, timeout=2).close()
+        print(name, "answers")
+    except OSError as error:
+        print(name, "cannot be reached")
+with socket.create_server(("127.0.0.1", 0)) as server:
+    client = socket.create_connection(server.getsockname(), timeout=2)
+    accepted, _ = server.accept()
+    accepted.sendall(b"hello")
+    print("own loopback says", client.recv(5).decode())
+try:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        import fcntl, struct
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH22x", b"lo", 0))
+    print("took it down")
+except PermissionError:
+    print("may not configure it")
+"""
+
+
+def test_an_isolated_run_reaches_its_own_loopback_and_nothing_else(tmp_path: Path) -> None:
+    isolation = isolate(Settings(home=tmp_path, database_url=""), wanted=True)
+    if isolation.sentence == NONE:
+        pytest.skip("this machine has no namespaces to isolate with")
+    (directory := tmp_path / "run").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        command = (sys.executable, "-I", "-c", TALK, str(host.getsockname()[1]))
+        ended = subprocess.run(isolation.wrap(command, directory), capture_output=True, text=True, timeout=20)
+    assert ended.stdout.splitlines() == [
+        "host cannot be reached",
+        "outside cannot be reached",
+        "own loopback says hello",
+        "may not configure it",
+    ], ended.stderr
+
+
+def test_an_isolated_run_can_keep_a_program_apart_in_its_turn(tmp_path: Path) -> None:
+    """As programs in answers are; and nothing of the kernel's own files can be written on the way."""
+    isolation = isolate(Settings(home=tmp_path, database_url=""), wanted=True)
+    if isolation.sentence == NONE:
+        pytest.skip("this machine has no namespaces to isolate with")
+    (directory := tmp_path / "run").mkdir()
+    apart = "unshare --user --map-current-user --mount --net --pid --fork sh -c 'echo apart'"
+    kernel = (
+        "for file in /proc/sys/kernel/hostname /proc/sysrq-trigger; do (: >> $file) 2>/dev/null && echo $file; done"
+    )
+    ended = subprocess.run(
+        isolation.wrap(("sh", "-c", f"{apart}; {kernel}; ls -d /proc/{os.getpid()}"), directory),
+        capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert ended.stdout.splitlines() == ["apart"], ended.stderr
 
 
 def test_isolation_can_be_done_without(tmp_path: Path) -> None:

@@ -11,17 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from toy_runner import ITEMS, SHA
 
-from dare.spec import (
-    AlgorithmSpec,
-    BackboneRef,
-    Budget,
-    EvaluateSpec,
-    JobSpec,
-    SamplingConfig,
-    TaskProtocol,
-    TrainSettings,
-    TrainSpec,
-)
+from dare.sampling_config import SamplingConfig
+from dare.spec import AlgorithmSpec, BackboneRef, Budget, EvaluateSpec, JobSpec, TaskProtocol, TrainSettings, TrainSpec
 from dare_platform.database import now
 from dare_platform.endings import add_run
 from dare_platform.models import (

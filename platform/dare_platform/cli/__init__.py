@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from dare_platform.cli import keeping, reading, running, submitting
+from dare_platform.cli import keeping, reading, running, scoring, submitting
 from dare_platform.cli.output import Sentences
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ ENTRIES, RUNS, MACHINE = "Entries", "Runs", "This machine"
 submitting.add_to(app, ENTRIES)
 reading.add_to(app, ENTRIES, RUNS)
 running.add_to(app, RUNS, MACHINE)
+scoring.add_to(app, RUNS)
 keeping.add_to(app, MACHINE)
 
 

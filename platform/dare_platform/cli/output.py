@@ -47,12 +47,14 @@ def exit_code(error: Exception) -> int | None:
     from dare.catalog import UnknownAlgorithmError, UnknownBackboneError
     from dare.tasks import MissingDataError
     from dare_platform.entries import RefusedError, UnknownEntryError
-    from dare_platform.errors import PlatformError, UnknownRunError
+    from dare_platform.errors import PlatformError, RescoringError, UnknownRunError
     from dare_platform.tracks import TrackFileError, UnknownTrackError
 
     unknown = (UnknownEntryError, UnknownRunError, UnknownTrackError, UnknownBackboneError, UnknownAlgorithmError)
     if isinstance(error, RefusedError):
         return REFUSED
+    if isinstance(error, RescoringError):
+        return USAGE
     if isinstance(error, unknown):
         return NOT_FOUND
     return FAILED if isinstance(error, PlatformError | TrackFileError | MissingDataError | OperationalError) else None

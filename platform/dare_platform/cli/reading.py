@@ -142,13 +142,16 @@ def _show_run(run: RunView) -> None:
                 s.task,
                 s.metric,
                 s.decoding,
+                s.scorer,
                 f"{s.value:.4f}",
                 "" if s.standard_error is None else f"{s.standard_error:.4f}",
                 s.n,
             )
             for s in run.scores
         ]
-        show(table("task", "metric", "decoding", "value:", "item s.e.:", "n:", rows=rows))
+        show(table("task", "metric", "decoding", "scorer", "value:", "item s.e.:", "n:", rows=rows))
+    for missing in run.not_scored:
+        write(f"{missing.task}: not scored. {missing.sentence}")
     if run.log_tail:
         write("\n".join(run.log_tail[-10:]))
     write(f"Again: {run.rerun_command}")

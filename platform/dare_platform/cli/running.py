@@ -19,7 +19,8 @@ def add_to(app: typer.Typer, runs_panel: str, machine_panel: str) -> None:
     """Register the commands."""
     app.command(rich_help_panel=machine_panel)(worker)
     app.command(rich_help_panel=runs_panel)(reproduce)
-    for command in (train, data, recipe, evaluate, generate, serve, memory, diagnose, run, new, package):
+    passed_on = (train, data, recipe, protocol, evaluate, second_opinion, generate, serve, memory, diagnose, run)
+    for command in (*passed_on, new, package):
         app.command(rich_help_panel=machine_panel, context_settings=PASSED_ON)(command)
 
 
@@ -111,6 +112,11 @@ def evaluate(context: typer.Context) -> None:
     raise typer.Exit(child("evaluate", *context.args))
 
 
+def second_opinion(context: typer.Context) -> None:
+    """Another harness's scorers on the same stored answers. All options: `dare second-opinion --help`."""
+    raise typer.Exit(child("second-opinion", *context.args))
+
+
 def generate(context: typer.Context) -> None:
     """Answer prompts, and watch the canvas being denoised. All options: `dare generate --help`."""
     raise typer.Exit(child("generate", *context.args))
@@ -124,6 +130,11 @@ def serve(context: typer.Context) -> None:
 def recipe(context: typer.Context) -> None:
     """What a run on a real backbone and task is set to. `dare recipe list`, then `dare recipe show --help`."""
     raise typer.Exit(child("recipe", *context.args))
+
+
+def protocol(context: typer.Context) -> None:
+    """By whose rules a task is asked and scored. `dare protocol list`, then `dare protocol show --help`."""
+    raise typer.Exit(child("protocol", *context.args))
 
 
 def data(context: typer.Context) -> None:

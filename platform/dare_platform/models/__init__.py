@@ -7,6 +7,7 @@ foreign keys restrict, and the tables of `IMMUTABLE` refuse UPDATE and DELETE by
 
 from __future__ import annotations
 
+from dare.spec import ItemStatus
 from dare_platform.models.asked import Attempt, CheckResult, Entry, Run, RunEvent, Worker
 from dare_platform.models.base import (
     ACTIVE,
@@ -18,7 +19,6 @@ from dare_platform.models.base import (
     Device,
     EntryKind,
     Gate,
-    ItemStatus,
     Outcome,
     State,
     Visibility,

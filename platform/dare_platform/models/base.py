@@ -19,7 +19,6 @@ WorkKind = Literal["check", "train", "evaluate", "score"]
 State = Literal["blocked", "queued", "leased", "preparing", "working", "finalizing", "succeeded", "failed", "cancelled"]
 WorkerState = Literal["starting", "idle", "busy", "draining", "stopped", "lost", "disabled"]
 Outcome = Literal["succeeded", "failed", "cancelled", "lost", "returned"]
-ItemStatus = Literal["ok", "no_answer", "truncated", "error"]
 Device = Literal["cpu", "gpu"]
 
 ACTIVE: tuple[State, ...] = ("leased", "preparing", "working", "finalizing")

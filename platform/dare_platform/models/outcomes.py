@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from dare_platform.models.base import Base, ItemStatus, finite, flag, not_negative, one_of, row_id, to
+from dare.spec import ItemStatus
+from dare_platform.models.base import Base, finite, flag, not_negative, one_of, row_id, to
 
 
 def _of_attempt() -> ForeignKeyConstraint:
@@ -58,7 +59,8 @@ class Prediction(Base):
 
 
 class ScoreItem(Base):
-    """What one scorer says of one prediction. A better scorer adds rows. Immutable."""
+    """What one scorer says of one prediction, whenever it was asked: `run_id` is the run that made the prediction, also
+    where a score run or a rescoring judged it. A better scorer adds rows. Immutable."""
 
     __tablename__ = "score_item"
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -84,7 +86,10 @@ class ScoreItem(Base):
 
 
 class Result(Base):
-    """One number of one run: a task's metric under a scorer and a way of decoding. Immutable."""
+    """One number of one run: a task's metric under a scorer and a way of decoding. Immutable.
+
+    `run_id` and `token` are those of the attempt whose answers it is about, `protocol` what they were asked under.
+    """
 
     __tablename__ = "result"
     run_id: Mapped[str] = mapped_column(primary_key=True)
@@ -99,7 +104,12 @@ class Result(Base):
     n: Mapped[int]
     n_no_answer: Mapped[int]
     n_truncated: Mapped[int]
+    n_undecoded: Mapped[int] = mapped_column(default=0, server_default="0")
+    n_error: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Answers that the scorer failed on; in neither `value` nor `n`."""
     protocol: Mapped[str]
+    scored_by: Mapped[str | None] = mapped_column(to("run.id"))
+    """The score run that gave it. None: the evaluation itself did, or `dare rescore`, of which the audit log tells."""
     recorded_at: Mapped[float]
     __table_args__ = (
         _of_attempt(),
@@ -107,6 +117,8 @@ class Result(Base):
         CheckConstraint("n > 0", name="n"),
         CheckConstraint("n_no_answer >= 0", name="n_no_answer"),
         CheckConstraint("n_truncated >= 0", name="n_truncated"),
+        CheckConstraint("n_undecoded >= 0", name="n_undecoded"),
+        CheckConstraint("n_error >= 0", name="n_error"),
         finite("value"),
         *not_negative("standard_error"),
         Index("ix_result_task", "task_version_id", "scorer"),

@@ -11,6 +11,7 @@ from dare_platform.views.curves import curves
 from dare_platform.views.entries import entries_list, entry_view
 from dare_platform.views.queue import queue_view
 from dare_platform.views.runs import run_view, runs_list
+from dare_platform.views.scorers import difference, scorers_of
 from dare_platform.views.shapes import (
     Alarm,
     ArtifactView,
@@ -20,12 +21,15 @@ from dare_platform.views.shapes import (
     EntrySummary,
     EntryView,
     EventView,
+    MovedAnswer,
+    NotScored,
     Point,
     QueuePlace,
     QueueView,
     RunSummary,
     RunView,
     SampleView,
+    ScorerDifference,
     ScoreView,
     SeedCurve,
     Series,
@@ -33,6 +37,7 @@ from dare_platform.views.shapes import (
     StageState,
     UsageView,
     WaitingRun,
+    Word,
     WorkerView,
 )
 
@@ -46,6 +51,8 @@ __all__ = [
     "EntrySummary",
     "EntryView",
     "EventView",
+    "MovedAnswer",
+    "NotScored",
     "Point",
     "QueuePlace",
     "QueueView",
@@ -53,6 +60,7 @@ __all__ = [
     "RunView",
     "SampleView",
     "ScoreView",
+    "ScorerDifference",
     "SeedCurve",
     "Series",
     "SettingView",
@@ -60,11 +68,14 @@ __all__ = [
     "StageState",
     "UsageView",
     "WaitingRun",
+    "Word",
     "WorkerView",
     "curves",
+    "difference",
     "entries_list",
     "entry_view",
     "queue_view",
     "run_view",
     "runs_list",
+    "scorers_of",
 ]

@@ -23,6 +23,8 @@ class _Waiting:
     id: str
     queue: str
     device: str
+    anybodys: bool
+    """Without a backbone to load: any worker takes it."""
     since: float
     longest_seconds: float
 
@@ -64,7 +66,14 @@ def _line(session: Session) -> list[_Waiting]:
     """Waiting runs in the order in which workers take them."""
     rows = session.execute(select(Run).where(Run.state == "queued").order_by(*queue_order())).scalars()
     return [
-        _Waiting(run.id, run.queue, run.device, run.enqueued_at or run.created_at, _longest(run.job_json))
+        _Waiting(
+            id=run.id,
+            queue=run.queue,
+            device=run.device,
+            anybodys=run.kind == "score",
+            since=run.enqueued_at or run.created_at,
+            longest_seconds=_longest(run.job_json),
+        )
         for run in rows
     ]
 
@@ -76,7 +85,10 @@ def _longest(job_json: str) -> float:
 
 
 def _takers(one: _Waiting, seen: Sequence[WorkerView]) -> int:
-    return sum(worker.alive and worker.device == one.device and one.queue in worker.queues for worker in seen)
+    return sum(
+        worker.alive and (one.anybodys or (worker.device == one.device and one.queue in worker.queues))
+        for worker in seen
+    )
 
 
 def _at_most(one: _Waiting, line: Sequence[_Waiting], seen: Sequence[WorkerView]) -> float | None:
@@ -107,7 +119,8 @@ def place_of(session: Session, run: Run) -> QueuePlace | None:
     at = now(session)
     if run.state == "blocked":
         what = session.execute(select(Run.kind).where(Run.id == run.depends_on)).scalar_one()
-        name = {"train": "its training run", "check": "its check"}.get(what, "another run")
+        names = {"train": "its training run", "check": "its check", "evaluate": "the evaluation that it scores"}
+        name = names.get(what, "another run")
         sentence = f"**Waiting for {name}.** It starts when run `{run.depends_on}` has succeeded."
         return QueuePlace(0, 0, str(run.depends_on), at - run.created_at, None, 0, sentence)
     if run.state != "queued":

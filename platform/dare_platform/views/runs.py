@@ -7,7 +7,8 @@ import json
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dare.spec import JobSpec
+from dare.flags import interval
+from dare.spec import JobSpec, Score
 from dare_platform.database import now
 from dare_platform.models import (
     ACTIVE,
@@ -26,13 +27,16 @@ from dare_platform.models import (
     Usage,
     Worker,
 )
+from dare_platform.outputs import protocols_of
 from dare_platform.verdict import escaped_prose
 from dare_platform.views.curves import series_of
 from dare_platform.views.queue import place_of
 from dare_platform.views.rows import alarms, ending, events, last_attempt, summaries
+from dare_platform.views.scorers import differences, headlines
 from dare_platform.views.shapes import (
     ArtifactView,
     Ending,
+    NotScored,
     QueuePlace,
     RunSummary,
     RunView,
@@ -67,6 +71,7 @@ def run_view(session: Session, run_id: str, log_lines_shown: int = 200) -> RunVi
     left = _time_left(session, run, job)
     metrics, ended, place = series_of(session, run_id), ending(run), place_of(session, run)
     log = attempt.log_tail if attempt else ""
+    scores = _scores(session, run, job)
     return RunView(
         summary=summaries(session, Run.id == run_id)[0],
         headline=_headline(run, place, ended, silence, left, metrics),
@@ -85,7 +90,9 @@ def run_view(session: Session, run_id: str, log_lines_shown: int = 200) -> RunVi
         sample=_sample(session, run_id),
         log_tail=log_lines(log, log_lines_shown),
         log_bytes=len(log.encode()),
-        scores=_scores(session, run_id, job),
+        scores=scores,
+        not_scored=_not_scored(session, run, job, scores),
+        differences=differences(session, run_id) if run.kind == "evaluate" else (),
         usage=_usage(session, run_id),
         artifacts=_artifacts(session, run_id),
         provenance=_provenance(session, run, job, attempt),
@@ -157,7 +164,8 @@ def _time_left(session: Session, run: Run, job: JobSpec) -> float | None:
 
 def _stages(run: Run) -> tuple[Stage, ...]:
     """The path of this run, with what went before it where it depends on another run."""
-    before = {"train": ["check"], "evaluate": ["train"]}.get(run.kind, []) if run.depends_on else []
+    earlier = {"train": ["check"], "evaluate": ["train"], "score": ["evaluate"]}
+    before = earlier.get(run.kind, []) if run.depends_on else []
     names = [*before, "prepare", run.kind, "finish"]
     current = _current_stage(run)
     if run.state == "succeeded":
@@ -207,30 +215,81 @@ def _sample(session: Session, run_id: str) -> SampleView | None:
     )
 
 
-def _scores(session: Session, run_id: str, job: JobSpec) -> tuple[ScoreView, ...]:
-    samples = {protocol.task: protocol.samples for protocol in job.evaluate.protocols} if job.evaluate else {}
+def _scores(session: Session, run: Run, job: JobSpec) -> tuple[ScoreView, ...]:
+    """By task and scorer, the headline's first."""
+    samples = {protocol.task: protocol.samples for protocol in protocols_of(job)}
+    heads = headlines(session, run.id)
+    whose = Result.scored_by == run.id if run.kind == "score" else Result.run_id == run.id
     rows = session.execute(
-        select(TaskVersion.task_slug, Result)
-        .join(Result, Result.task_version_id == TaskVersion.id)
-        .where(Result.run_id == run_id)
-        .order_by(TaskVersion.task_slug, Result.metric.desc(), Result.decoding)
-    )
+        select(TaskVersion.task_slug, Result).join(Result, Result.task_version_id == TaskVersion.id).where(whose)
+    ).all()
+    found = [_score(task, row, samples.get(task, 1)) for task, row in rows]
     return tuple(
-        ScoreView(
+        sorted(
+            found,
+            key=lambda s: (s.task, s.scorer != heads.get(s.task), s.scorer, s.metric != "solved", s.decoding),
+        )
+    )
+
+
+def _score(task: str, row: Result, samples: int) -> ScoreView:
+    greedy = row.decoding == "greedy"
+    bounds = interval(
+        Score(
             task=task,
             metric=row.metric,
-            decoding="greedy" if row.decoding == "greedy" else "sampled",
+            decoding="greedy" if greedy else "sampled",
             value=row.value,
             standard_error=row.standard_error,
             n=row.n,
-            completions=row.n * (1 if row.decoding == "greedy" else samples.get(task, 1)),
-            n_no_answer=row.n_no_answer,
-            n_truncated=row.n_truncated,
             scorer=row.scorer,
             protocol=row.protocol,
         )
-        for task, row in rows
     )
+    return ScoreView(
+        task=task,
+        metric=row.metric,
+        decoding="greedy" if greedy else "sampled",
+        value=row.value,
+        standard_error=row.standard_error,
+        n=row.n,
+        completions=row.n * (1 if greedy else samples),
+        n_no_answer=row.n_no_answer,
+        n_truncated=row.n_truncated,
+        scorer=row.scorer,
+        protocol=row.protocol,
+        low=bounds.low if bounds else None,
+        high=bounds.high if bounds else None,
+        n_undecoded=row.n_undecoded,
+        n_error=row.n_error,
+        scored_by=row.scored_by,
+    )
+
+
+def _not_scored(session: Session, run: Run, job: JobSpec, scores: tuple[ScoreView, ...]) -> tuple[NotScored, ...]:
+    """Tasks of a succeeded evaluation that have no number yet, and how their score run stands."""
+    if run.kind != "evaluate" or run.state != "succeeded":
+        return ()
+    scored = {score.task for score in scores}
+    later = session.execute(
+        select(Run).where(Run.depends_on == run.id, Run.kind == "score").limit(1)
+    ).scalar_one_or_none()
+    return tuple(
+        NotScored(protocol.task, _why_not(later), later.id if later else None)
+        for protocol in protocols_of(job)
+        if protocol.task not in scored
+    )
+
+
+def _why_not(later: Run | None) -> str:
+    if later is None:
+        return "No run was asked for that could run the programs in its answers."
+    if later.state == "failed":
+        return later.sentence or "Its score run failed."
+    if later.state == "succeeded":
+        return later.sentence or "Its score run could not run the programs in its answers."
+    words = state_in_words(later.kind, later.state, later.step, later.of, later.stage, later.cause)
+    return f"Its score run: {words}."
 
 
 def _usage(session: Session, run_id: str) -> UsageView | None:
@@ -283,6 +342,8 @@ def _provenance(session: Session, run: Run, job: JobSpec, attempt: Attempt | Non
     }
     if job.evaluate is not None:
         said |= {f"protocol {protocol.task}": protocol.digest() for protocol in job.evaluate.protocols}
+    if run.kind == "score":
+        said["answers of run"] = str(run.depends_on)
     if attempt is not None:
         said |= {
             "host": attempt.host,

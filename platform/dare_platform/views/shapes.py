@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dare.spec import ItemStatus
 from dare_platform.board import RowKind
 from dare_platform.entry_settings import SettingView
 from dare_platform.entry_status import EntryStatus
@@ -119,6 +120,63 @@ class ScoreView:
     n_truncated: int
     scorer: str
     protocol: str
+    low: float | None = None
+    """Bounds of the 95 % interval over items; None where one item says nothing about others."""
+    high: float | None = None
+    n_undecoded: int = 0
+    """Mask tokens are left in the text: the decoder failed."""
+    n_error: int = 0
+    """The scorer failed; in neither `value` nor `n`."""
+    scored_by: str | None = None
+    """The score run that gave it; None where the evaluation or `dare rescore` did."""
+
+
+@dataclass(frozen=True)
+class NotScored:
+    """A task whose answers are stored and have no number: never zero. `run_id` is of the run that shall score them."""
+
+    task: str
+    sentence: str
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class Word:
+    """What one scorer says of one answer."""
+
+    solved: bool
+    status: ItemStatus
+    answer: str | None
+    """What it has read out of the text."""
+
+
+@dataclass(frozen=True)
+class MovedAnswer:
+    """An answer that two scorers judge apart."""
+
+    item: str
+    sample: int
+    a: Word
+    b: Word
+    output: str
+    """The text as it was stored."""
+
+
+@dataclass(frozen=True)
+class ScorerDifference:
+    """Two scorers over the answers to one task that both have judged."""
+
+    task: str
+    a: str
+    b: str
+    answers: int
+    equal: int
+    only_a: int
+    """Solved by the word of `a` alone."""
+    only_b: int
+    failed: int
+    """One of the two failed on it, so that nothing can be compared."""
+    moved: tuple[MovedAnswer, ...]
 
 
 @dataclass(frozen=True)
@@ -214,6 +272,10 @@ class RunView:
     log_tail: tuple[str, ...]
     log_bytes: int
     scores: tuple[ScoreView, ...]
+    """Of an evaluation, by every scorer; of a score run, those that it gave."""
+    not_scored: tuple[NotScored, ...]
+    differences: tuple[ScorerDifference, ...]
+    """The headline's scorer beside every other one, with the first moved answers."""
     usage: UsageView | None
     artifacts: tuple[ArtifactView, ...]
     provenance: tuple[tuple[str, str], ...]
