@@ -14,7 +14,7 @@ INSTALL_TORCH = $(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url 
 RUNNER_TESTS = $(shell grep -L dare_platform tests/test_*.py)
 .DEFAULT_GOAL := help
 .PHONY: help install develop demo down check models test services docs study bench bench-attention bench-decode \
-  bench-train clean
+  bench-train bench-eval clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -58,11 +58,15 @@ bench-decode: .venv/.developing ## every way to decode in one table: half an hou
 bench-train: .venv/.developing ## one optimiser step of every method, the plain way and ours: half an hour
 	$(BIN)/python -m benchmarks.train
 
+bench-eval: .venv/.developing ## judges, sandbox and OpenCompass beside generation: a minute
+	$(BIN)/python -m benchmarks.evaluation
+
 study: .venv/.developing ## does every method learn, over seeds, beside a control: an hour; continues where it stopped
 	$(BIN)/python -m studies.learning
 
-docs: .venv/.developing ## write what is generated in docs/algorithms
+docs: .venv/.developing ## write what is generated in docs
 	$(BIN)/python -m dare.algorithm_pages
+	$(BIN)/python -m dare.task_pages
 
 clean: ## remove the environment and everything that was built
 	rm -rf .venv $(SECOND) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artefacts

@@ -20,8 +20,10 @@ from dare.commands import (
     new,
     package,
     pretrain,
+    protocol,
     recipe,
     running,
+    second_opinion,
     train,
 )
 from dare.commands.terminal import refuse
@@ -44,6 +46,8 @@ def gate() -> None:
 app.command("run")(running.run_directory)
 app.command()(train.train)
 app.command()(evaluate.evaluate)
+app.command()(evaluate.rescore)
+app.command()(second_opinion.second_opinion)
 app.command()(check.check)
 app.command()(pretrain.pretrain)
 answering.add_to(app)
@@ -53,6 +57,7 @@ app.command()(new.new)
 app.command()(package.package)
 app.add_typer(backbone.app, name="backbone")
 app.add_typer(data.app, name="data")
+app.add_typer(protocol.app, name="protocol")
 app.add_typer(recipe.app, name="recipe")
 
 if __name__ == "__main__":

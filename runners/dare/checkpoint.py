@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -10,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from dare.spec import Artifact
 
 
 def publish(directory: Path, name: str) -> Path:
@@ -63,10 +60,3 @@ def load_state(directory: Path, job: str) -> tuple[dict[str, Any], dict[str, Any
     if facts.pop("job") != job:
         return None
     return torch.load(folder / "state.pt", weights_only=True), facts
-
-
-def artifact(directory: Path, path: Path) -> Artifact:
-    """A file of the job directory with its hash."""
-    content = path.read_bytes()
-    name = path.relative_to(directory).as_posix()
-    return Artifact(path=name, sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))

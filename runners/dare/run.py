@@ -10,24 +10,17 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import os
-import platform
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
 import torch
-from pydantic import ValidationError
 
-import dare
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
-from dare.checkpoint import artifact, commit, load_state, publish, save_state
+from dare.checkpoint import commit, load_state, publish, save_state
 from dare.data import DataError, PromptData
 from dare.data.batches import prompt_rows
 from dare.data.preparation import prepare
@@ -35,15 +28,20 @@ from dare.diary.alarms import DivergedError, Watch
 from dare.diary.events import EventLog, Listener, before, device_seconds, numbers, read_events
 from dare.diary.tensorboard import TensorBoard
 from dare.evaluation import evaluate
+from dare.evaluation.served import ServedError, evaluate_served
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
 from dare.family import Backbone, UnknownFamilyError, load_family
 from dare.gradients import NonFiniteLossError
+from dare.job import Interrupted, artifact, machine, result_of, stop_on_signals, write_result
+from dare.job import JobError as JobError
+from dare.job import read_job as read_job
 from dare.lora import Adapters, LoraError, load_adapter
 from dare.objectives import GroupOfOneError
 from dare.precision import PrecisionError
 from dare.rewards.own import RewardError
 from dare.rewards.weighted import load_reward
 from dare.scoring import EvaluationError, ScoringError
+from dare.scoring_run import evaluated_message, run_score
 from dare.seeds import generator_for
 from dare.spec import Cause, JobSpec, Result, Usage
 from dare.tasks import Dialogue, MissingDataError, UnknownTaskError
@@ -53,23 +51,14 @@ from dare.weights.headers import CheckpointError
 from dare.weights.merge import Probe, export, logits_on, probe_of
 from dare.weights.model_card import Trained, weight_hashes, write_card
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 SAMPLE_EVERY = 5
 PROBE_PROMPTS = 4
 
 log = logging.getLogger(__name__)
 
 
-class JobError(ValueError):
-    """The job directory cannot be run at all; nothing was written. One sentence."""
-
-
 class BudgetTimeoutError(TimeoutError):
     """The wall-clock guard of the job was exceeded."""
-
-
-class _Interrupted(BaseException):
-    """SIGTERM or Ctrl-C: stop at the next safe place, leave a checkpoint and no result."""
 
 
 @dataclass
@@ -101,41 +90,28 @@ class Clocks:
         return {name: getattr(self, name) for name in ("prepare", "train", "evaluate", "overhead", "device")}
 
 
-def read_job(directory: Path) -> JobSpec:
-    """The job of a directory; JobError says what is wrong with it."""
-    path = directory / "job.json"
-    if not path.is_file():
-        raise JobError(f"{directory} has no job.json")
-    try:
-        return JobSpec.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise JobError(f"{path}: {where}: {first['msg']}") from error
-
-
 def run(directory: Path, listener: Listener | None = None, data: Path | None = None) -> Result:
     """Run the job of `directory` to its result. A finished directory answers with the result that it has.
 
     Raises JobError for a directory that is no job, KeyboardInterrupt when asked to stop; every other end is a Result.
     """
     job = read_job(directory)
-    finished = directory / "result.json"
-    if finished.exists():
-        done = Result.model_validate_json(finished.read_text())
-        if done.job == job.digest():
-            return done
+    if job.kind == "score":
+        return run_score(directory, listener, data)
+    done = result_of(directory, job)
+    if done is not None:
+        return done
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     board = TensorBoard(directory)
     events = EventLog(directory, board, *([listener] if listener is not None else []))
     clocks = Clocks()
     try:
-        with _stop_on_signals():
+        with stop_on_signals():
             result = _ended(job, lambda: _kinds()[job.kind](job, directory, events, clocks, data), clocks)
         events.stage("finish", result.message)
-        _write_result(directory, result)
-    except _Interrupted:
+        write_result(directory, result)
+    except Interrupted:
         raise KeyboardInterrupt from None
     finally:
         events.close()
@@ -180,10 +156,12 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
         cause, message = "internal", f"The run stopped itself: {error}."
     except ScoringError as error:
         cause, message = "scoring", f"Scoring stopped: {error}."
+    except ServedError as error:
+        cause, message = error.cause, f"The evaluation stopped: {error}."
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        cause, message = "disk", "The disk is full. Free some space and retry; the last checkpoint is kept."
+        cause, message = "disk", "The disk is full. Free some space and retry; what was stored is kept."
     return Result(
         job=job.digest(),
         kind=job.kind,
@@ -288,23 +266,27 @@ def _evaluate(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, d
     weights = directory / "weights" if job.evaluate.trained else backbone_directory(job.backbone.name)
     if not weights.is_dir():
         raise EvaluationError(f"the job evaluates a trained policy, but {directory} has no weights folder")
-    backbone = load_backbone(job, weights, verify=not job.evaluate.trained)
-    clocks.lap("prepare")
-    scores, cost = evaluate(job.evaluate, backbone, directory, job.seed, data, events)
+    if job.evaluate.through == "opencompass":  # the weights are loaded by the server, and not here as well
+        if not job.evaluate.trained:
+            verify_weights(job, weights)
+        clocks.lap("prepare")
+        done = evaluate_served(job, weights, directory, data, events)
+    else:
+        backbone = load_backbone(job, weights, verify=not job.evaluate.trained)
+        clocks.lap("prepare")
+        done = evaluate(job.evaluate, backbone, directory, job.seed, data, events, weights)
     clocks.lap("evaluate")
-    headline = next(score for score in scores if score.metric == "solved" and score.decoding == "greedy")
+    usage = _usage(clocks, Used(forwards=done.usage.forwards, tokens_kept=done.usage.tokens_kept))
     paths = [*(directory / "predictions").glob("*.jsonl"), *(directory / "items").glob("*.jsonl")]
-    usage = _usage(clocks, Used(forwards=cost.forwards, tokens_kept=cost.tokens_kept))
     return Result(
         job=job.digest(),
         kind="evaluate",
         outcome="succeeded",
-        message=f"Scored {sum(s.n for s in scores if s.metric == 'solved' and s.decoding == 'greedy')} items; "
-        f"{headline.task} solved {headline.value:.1%}.",
-        scores=tuple(scores),
+        message=evaluated_message(done.found),
+        scores=tuple(done.scores),
         usage=usage,
         artifacts=tuple(artifact(directory, path) for path in sorted(paths)),
-        provenance=provenance(),
+        provenance=provenance(dtype_name(job)) | dict(done.provenance),
     )
 
 
@@ -337,22 +319,34 @@ def _check(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
 def load_backbone(job: JobSpec, directory: Path, verify: bool = True) -> Backbone:
     """The job's checkpoint in the dtype of its settings; weights that are not those of the job are refused."""
     if verify:
-        try:
-            actual = weights_sha256(directory)
-        except CheckpointError as error:
-            raise UnknownBackboneError(str(error)) from error
-        if actual != job.backbone.weights_sha256:
-            raise UnknownBackboneError(
-                f"the weights of {job.backbone.name} hash to {actual[:12]}, the job was made for "
-                f"{job.backbone.weights_sha256[:12]}"
-            )
+        verify_weights(job, directory)
     return load_family(job.backbone.family).load(directory, weights_dtype(job))
 
 
+def verify_weights(job: JobSpec, directory: Path) -> None:
+    """UnknownBackboneError for weights that are not those of the job."""
+    try:
+        actual = weights_sha256(directory)
+    except CheckpointError as error:
+        raise UnknownBackboneError(str(error)) from error
+    if actual != job.backbone.weights_sha256:
+        raise UnknownBackboneError(
+            f"the weights of {job.backbone.name} hash to {actual[:12]}, the job was made for "
+            f"{job.backbone.weights_sha256[:12]}"
+        )
+
+
 def weights_dtype(job: JobSpec) -> torch.dtype:
-    """As the training settings say; float32 for every other kind of run."""
-    dtype: torch.dtype = getattr(torch, job.train.settings.dtype if job.train is not None else "float32")
+    """As the job says; float32 where it says nothing."""
+    dtype: torch.dtype = getattr(torch, dtype_name(job))
     return dtype
+
+
+def dtype_name(job: JobSpec) -> str:
+    """The same by name."""
+    if job.train is not None:
+        return job.train.settings.dtype
+    return job.evaluate.dtype if job.evaluate is not None else "float32"
 
 
 def rehearse(backbone: Backbone, job: JobSpec, directory: Path) -> None:
@@ -425,10 +419,7 @@ def provenance(dtype: str = "float32") -> dict[str, str]:
     import numpy
     import transformers
 
-    return {
-        "dare": dare.__version__,
-        "source_revision": os.environ.get("DARE_SOURCE_REVISION", "unknown"),
-        "python": platform.python_version(),
+    return machine() | {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "numpy": numpy.__version__,
@@ -436,17 +427,7 @@ def provenance(dtype: str = "float32") -> dict[str, str]:
         "dtype": dtype,
         "attention": "sdpa",
         "device": "cpu",
-        "processor": _processor(),
-        "system": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _usage(clocks: Clocks, used: Used) -> Usage:
@@ -463,27 +444,3 @@ def _usage(clocks: Clocks, used: Used) -> Usage:
         tokens_decoded=used.tokens_decoded,
         tokens_kept=used.tokens_kept,
     )
-
-
-def _write_result(directory: Path, result: Result) -> None:
-    scratch = directory / ".result.json.new"
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(result.model_dump_json(indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(directory / "result.json")
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT end the run without a result; the last checkpoint stays."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise _Interrupted
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

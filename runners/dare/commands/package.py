@@ -22,7 +22,7 @@ def package(
 
     Example: `dare package runs/bgpo --to bgpo-sudoku`
     """
-    from dare.run import JobError, read_job
+    from dare.job import JobError, read_job
     from dare.weights.model_card import NAME, Trained, weight_hashes, write_card
 
     try:
