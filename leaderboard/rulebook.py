@@ -45,8 +45,18 @@ def tasks(track: Track) -> str:
         )
         words = " ".join((f"Chance: {task.chance_procedure}.", *task.notes))
         notes.append(f"<p><b>{escape(task.title)}.</b> {escape(words)}</p>")
+    notes.append(f"<p><b>Asked and scored.</b> {escape(asked_and_scored(track))}</p>")
     table = plain_table(("Task", "Role", "Items", "Chance, per cent"), rows, "Tasks of this track")
     return f'{table}<div class="dare prose">{"".join(notes)}</div>'
+
+
+def asked_and_scored(track: Track) -> str:
+    """By whose rules tasks are asked, and whose word the board shows."""
+    by = "in each task's own words" if track.protocol is None else f"by protocol {track.protocol}"
+    through = " through OpenCompass" if track.evaluates_through == "opencompass" else ""
+    others = [name for name in track.further_scorers if name != track.scorer]
+    also = f"; the same stored answers are also scored by {', '.join(others)}" if others else ""
+    return f"Tasks are asked {by}{through}. The board shows the word of scorer {track.scorer}{also}."
 
 
 def sampling(config: SamplingConfig) -> str:

@@ -12,6 +12,8 @@ from typing import Annotated, ClassVar, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from dare import protocols
+from dare.catalog import backbones
 from dare.frozen import Frozen, Grown
 from dare.sampling_config import SamplingConfig
 from dare.spec import AlgorithmSpec, BackboneRef, Budget, EvaluateSpec, JobSpec, TaskProtocol, TrainSettings, TrainSpec
@@ -76,7 +78,7 @@ class Example(Frozen):
 class Track(Grown):
     """A ruleset. `digest()` is the hash that the board and the rules page show."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"scorer", "further_scorers"})
+    added: ClassVar[frozenset[str]] = frozenset({"scorer", "further_scorers", "protocol", "through"})
 
     track: str
     version: str
@@ -96,6 +98,11 @@ class Track(Grown):
     """Whose word the board shows."""
     further_scorers: tuple[str, ...] = ()
     """Who else scores the same stored answers."""
+    protocol: str | None = None
+    """A named protocol by which every task is asked (`dare protocol list`); None: the task's own prompt, decoded by
+    `greedy`."""
+    through: Literal["decoder", "opencompass"] | None = None
+    """Who asks; None: whom the protocol names, and without one our own decoder."""
     tasks: tuple[TaskRules, ...]
     backbones: dict[str, BackboneRules]
     allowed: tuple[Example, ...] = ()
@@ -107,6 +114,8 @@ class Track(Grown):
     def _consistent(self) -> Self:
         if self.seeds_required > len(self.seeds):
             raise ValueError(f"seeds_required is {self.seeds_required} but only {len(self.seeds)} seeds are listed")
+        if self.protocol is not None and self.protocol not in protocols.protocol_names():
+            raise ValueError(f"protocol is {self.protocol!r}; known: {', '.join(protocols.protocol_names())}")
         unknown = set(self.open_settings) - set(TrainSettings.model_fields)
         if unknown:
             raise ValueError(f"open_settings names {sorted(unknown)[0]!r}, which is no training setting")
@@ -133,24 +142,42 @@ class Track(Grown):
             return None
         return f"`{algorithm}` trains on {trains_on}; track {self.name} has none for {backbone}."
 
+    @property
+    def evaluates_through(self) -> Literal["decoder", "opencompass"]:
+        """Who asks the tasks."""
+        return self.through or (protocols.through_of(self.protocol) if self.protocol else "decoder")
+
     def protocols(self, backbone: str, with_data: bool) -> tuple[TaskProtocol, ...]:
         """Evaluation protocols of one backbone. Transfer tasks only where their data is at hand."""
         rules = self.rules_of(backbone)
-        return tuple(
-            TaskProtocol(
+        columns = [column for column in self.tasks if with_data or column.role != "transfer"]
+        return tuple(self._protocol(rules, column, backbone) for column in columns)
+
+    def _protocol(self, rules: BackboneRules, column: TaskRules, backbone: str) -> TaskProtocol:
+        samples = rules.samples if column.role == "ranked" else 0
+        if self.protocol is None:
+            return TaskProtocol(
                 task=column.task,
                 task_version=load_task(column.task).version,
                 limit=column.limit,
                 sampling=rules.greedy,
-                samples=rules.samples if column.role == "ranked" else 0,
+                samples=samples,
                 sample_temperature=rules.sample_temperature,
                 sample_steps_per_block=rules.rollout.steps_per_block,
                 scorer=self.scorer,
                 further_scorers=self.further_scorers,
             )
-            for column in self.tasks
-            if with_data or column.role != "transfer"
+        family = backbones()[backbone].family
+        asked = protocols.compose(
+            self.protocol,
+            column.task,
+            family,
+            rules.greedy,
+            through=self.through,
+            limit=column.limit,
+            samples=samples,
         )
+        return asked.protocol.model_copy(update={"scorer": self.scorer, "further_scorers": self.further_scorers})
 
     def train_job(self, backbone: BackboneRef, algorithm: AlgorithmSpec, trains_on: str, seed: int) -> JobSpec:
         """The training run of one entry on one backbone with one seed; NoTrainingDataError where it cannot be."""
@@ -177,7 +204,11 @@ class Track(Grown):
             kind="evaluate",
             seed=seed,
             backbone=backbone,
-            evaluate=EvaluateSpec(protocols=self.protocols(backbone.name, with_data), trained=trained),
+            evaluate=EvaluateSpec(
+                protocols=self.protocols(backbone.name, with_data),
+                trained=trained,
+                through=self.evaluates_through,
+            ),
         )
 
 

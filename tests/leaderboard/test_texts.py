@@ -5,6 +5,7 @@ import inspect
 import re
 from dataclasses import replace
 from datetime import UTC
+from html import unescape
 from importlib import import_module
 
 import pytest
@@ -247,6 +248,18 @@ def test_the_last_denoising_step_is_always_drawn(steps: int) -> None:
     assert shown[-1] == steps
     assert len(shown) <= rollouts.MOST_FRAMES
     assert list(shown) == sorted(set(shown))
+
+
+def test_the_rules_say_by_whom_tasks_are_asked_and_whose_word_the_board_shows() -> None:
+    track = load_track("tiny")
+    said = "Tasks are asked in each task's own words. The board shows the word of scorer dare-1."
+    assert rulebook.asked_and_scored(track) == said
+    assert said in unescape(rulebook.tasks(track))
+    other = track.model_copy(update={"protocol": "llada", "further_scorers": ("opencompass-0.5.4",)})
+    assert rulebook.asked_and_scored(other) == (
+        "Tasks are asked by protocol llada through OpenCompass. The board shows the word of scorer dare-1; the same "
+        "stored answers are also scored by opencompass-0.5.4."
+    )
 
 
 def test_the_rules_name_every_setting_that_the_track_fixes() -> None:
