@@ -42,7 +42,13 @@ PAGE = ROOT / "docs" / "studies" / "real-answers.md"
 SUMMARY = ROOT / "docs" / "evaluation.md"
 ENDS = ("<|eot_id|>", "<|endoftext|>")
 OURS = "dare-1"
-LEFT_SIDE = "dare-1, equation: left_side_of_equation"
+LEFT_SIDE, ANYWHERE = "dare-1, equation: left_side_of_equation", "dare-1, boxed: anywhere"
+UNDER: dict[str, dict[str, str]] = {
+    OURS: {},
+    LEFT_SIDE: {"equation": "left_side_of_equation"},
+    ANYWHERE: {"boxed": "anywhere"},
+}
+"""Our scorer under policies."""
 D1 = "d1's rules"
 OPENCOMPASS = {
     "gsm8k": ("opencompass:gsm8k/gsm8k_gen",),
@@ -260,9 +266,8 @@ def line(
 
 def lines_of(data: Path, answers: Answers, scorer: str) -> Iterator[Line]:
     """One scorer's work on one set."""
-    if scorer in (OURS, LEFT_SIDE):
-        policies = {"equation": "left_side_of_equation"} if scorer == LEFT_SIDE else {}
-        verdicts, seconds = ours(data, answers, policies)
+    if scorer in UNDER:
+        verdicts, seconds = ours(data, answers, UNDER[scorer])
         solved = "".join("-" if one.status == "error" else str(int(one.solved)) for one in verdicts)
         silent = sum(one.status == "no_answer" for one in verdicts)
         reward = fmean(one.reward for one in verdicts)
@@ -282,7 +287,7 @@ def scorers(answers: Answers) -> list[str]:
     """Who scores a set, the cheap ones first."""
     found = [OURS]
     if answers.task == "countdown_published":
-        found.append(LEFT_SIDE)
+        found += [LEFT_SIDE, ANYWHERE]
     if answers.task != "math_500":
         found.append(D1)
     if answers.task in OPENCOMPASS:
@@ -456,7 +461,7 @@ def _reasons(by_set: Mapping[str, Sequence[Line]], data: Path) -> Iterator[str]:
 
 def explained_at_once(scorer: str) -> bool:
     """Scorers that read only the form that their own prompt asks for, and a policy of ours: the text says why."""
-    return scorer == LEFT_SIDE or scorer.endswith(
+    return scorer in UNDER or scorer.endswith(
         ("strict-match", "minerva_math exact_match", "hendrycks_math exact_match")
     )
 
@@ -526,7 +531,7 @@ def summary(data: Path, lines: Sequence[Line]) -> str:
 
 
 def _reads_another_form(one: Line) -> bool:
-    return one.scorer != LEFT_SIDE and explained_at_once(one.scorer)
+    return one.scorer not in UNDER and explained_at_once(one.scorer)
 
 
 def write(page: Path, mark: str, tables: str) -> None:

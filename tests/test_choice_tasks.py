@@ -379,3 +379,13 @@ def test_story_problems_have_positive_whole_answers_and_each_story_about_equally
     stories = Counter((item.cluster or "").partition(" ")[0] for item in items)
     assert len(stories) == 8
     assert max(stories.values()) - min(stories.values()) <= 4
+
+
+def test_a_box_outside_a_closed_tag_answers_a_countdown_only_where_the_protocol_says_so() -> None:
+    task = load_task("countdown_published")
+    item = task.example[0]
+    text = r"<answer>\boxed{30-(100-93)} and this tag is never closed"
+    assert not task.judge(item, text).solved
+    assert task.judging({"boxed": "anywhere"})(item, text).solved
+    assert task.judging({"boxed": "anywhere"})(item, f"<answer>{task.example[1]}</answer>").solved
+    assert task.judging({"boxed": "anywhere"})(item, "I give up").status == task.judge(item, "I give up").status

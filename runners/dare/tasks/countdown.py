@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dare.rewards import countdown as arithmetic
+from dare.rewards import math_answer
 from dare.rewards.answer import extract
 from dare.tasks import Demonstration, Item, Judge, Task, UnknownSplitError, Verdict
 
@@ -29,6 +30,7 @@ POLICIES = {
     "equation": ("expression_only", "left_side_of_equation", "one_side_of_equation"),
     "tags": ("optional", "required"),
     "which": ("last_tag", "first_tag"),
+    "boxed": ("in_answer", "anywhere"),
 }
 """What published scorers disagree about; the first value is the default."""
 _EQUATION: dict[str, Literal["refused", "left_side", "one_side"]] = {
@@ -64,9 +66,12 @@ def judge_under(policies: Mapping[str, str]) -> Judge:
     expression = arithmetic.ExpressionPolicy(equation=_EQUATION[policies.get("equation", "expression_only")])
     tags: Literal["optional", "required"] = "required" if policies.get("tags") == "required" else "optional"
     which: Literal["first", "last"] = "first" if policies.get("which") == "first_tag" else "last"
+    anywhere = policies.get("boxed") == "anywhere"
 
     def judge(item: Item, text: str) -> Verdict:
         answer = extract(text, tags=tags, which=which)
+        if anywhere and (boxed := math_answer.read(text, which=which, without_box="none")):
+            answer = boxed.text
         if answer is None:
             return Verdict(solved=False, reward=0.0, status="no_answer", answer=None)
         solved = arithmetic.solves(answer, tuple(item.gold["numbers"]), item.gold["target"], expression)
