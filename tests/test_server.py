@@ -307,6 +307,17 @@ def test_the_monte_carlo_likelihood_agrees_with_the_exact_one(name: str) -> None
     ]
 
 
+def test_choices_scored_in_one_forward_have_the_likelihoods_that_they_have_alone(name: str) -> None:
+    of = policy(name)
+    texts = ["1", "23", "4", "321", "02", "43", "4321"]
+    pairs = [(of.prompt(SUDOKU), of.text(text)) for text in texts] + [(of.prompt("S12"), of.text("3"))]
+    alone = [log_likelihoods(of.backbone, [pair], 5, 1, 4)[0] for pair in pairs]
+    together = log_likelihoods(of.backbone, pairs, 5, 1, 64)
+    assert [one.logp for one in together] == pytest.approx([one.logp for one in alone], abs=1e-5)
+    assert [one.standard_error for one in together] == pytest.approx([one.standard_error for one in alone], abs=1e-5)
+    assert [(one.tokens, one.forwards) for one in together] == [(one.tokens, one.forwards) for one in alone]
+
+
 def test_a_choice_that_the_policy_writes_is_likelier_than_one_it_does_not(name: str, client: httpx.Client) -> None:
     written = chat(client, SUDOKU).json()["choices"][0]["message"]["content"]
     messages = [{"role": "user", "content": SUDOKU}]

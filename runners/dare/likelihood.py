@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
 import torch
@@ -47,15 +47,30 @@ def log_likelihoods(
 
     That makes differences between the choices of a question less random than the bounds themselves.
     """
-    found = []
-    for context, continuation in pairs:
-        views = _views(backbone, context, continuation, mc_samples, seed)
+    found: dict[int, Likelihood] = {}
+    for group in alike(pairs):
+        parts = [_views(backbone, *pairs[index], mc_samples, seed) for index in group]
+        views = NoisyViews.concatenate([replace(part, unit=part.unit + own) for own, part in enumerate(parts)])
         weighted = torch.cat([_scored(backbone, views, first, batch) for first in range(0, len(views), batch)])
-        exact = _enumerable(len(continuation), mc_samples)
-        deviation = 0.0 if exact or len(views) < 2 else float(weighted.std()) / math.sqrt(len(views))
-        logp = float(weighted.sum() if exact else weighted.mean())
-        found.append(Likelihood(logp, deviation, len(continuation), len(views)))
-    return found
+        for index, own in zip(group, torch.split(weighted, [len(part) for part in parts]), strict=True):
+            found[index] = _bound(own, len(pairs[index][1]), mc_samples)
+    return [found[index] for index in range(len(pairs))]
+
+
+def alike(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[int]]:
+    """Indices of pairs that are as long together, which share forward passes: the letters of a question are one."""
+    groups: dict[int, list[int]] = {}
+    for index, (context, continuation) in enumerate(pairs):
+        groups.setdefault(len(context) + len(continuation), []).append(index)
+    return list(groups.values())
+
+
+def _bound(weighted: torch.Tensor, tokens: int, mc_samples: int) -> Likelihood:
+    views = len(weighted)
+    if _enumerable(tokens, mc_samples):
+        return Likelihood(float(weighted.sum()), 0.0, tokens, views)
+    deviation = float(weighted.std()) / math.sqrt(views) if views > 1 else 0.0
+    return Likelihood(float(weighted.mean()), deviation, tokens, views)
 
 
 def _enumerable(tokens: int, mc_samples: int) -> bool:

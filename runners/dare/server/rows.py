@@ -11,7 +11,7 @@ import torch
 
 from dare.commands.text import REPLACEMENT
 from dare.family import Tokenizer
-from dare.likelihood import Likelihood, log_likelihoods
+from dare.likelihood import Likelihood, alike, log_likelihoods
 from dare.policy import Policy, recorded, recorded_steps
 from dare.sampling_config import SamplingConfig
 from dare.types import Frame, Samples
@@ -190,11 +190,13 @@ class ScoredPairs:
 
 
 def score(policy: Policy, asked: ScoredPairs, batch: int) -> int:
-    """Score the pairs of one request one after another; the forwards spent."""
-    found: list[Likelihood] = []
-    for pair in asked.pairs:
+    """Score the pairs of one request, those of equal length together; the forwards spent."""
+    found: dict[int, Likelihood] = {}
+    for group in alike(asked.pairs):
         if asked.abandoned:
-            break
-        found += log_likelihoods(policy.backbone, [pair], asked.mc_samples, asked.seed, batch)
-    asked.future.set_result(found)
-    return sum(likelihood.forwards for likelihood in found)
+            return sum(likelihood.forwards for likelihood in found.values())
+        pairs = [asked.pairs[index] for index in group]
+        likelihoods = log_likelihoods(policy.backbone, pairs, asked.mc_samples, asked.seed, batch)
+        found.update(zip(group, likelihoods, strict=True))
+    asked.future.set_result([found[index] for index in range(len(asked.pairs))])
+    return sum(likelihood.forwards for likelihood in found.values())
