@@ -376,13 +376,17 @@ def declared(folder: Path, rows: Sequence[str]) -> Path:
         ('{"origin_prompt": "?"}', "the rows of aime24 cannot be read: KeyError: 'gold_answer'"),
         ('{"origin_prompt": null, "gold_answer": 3}', "the rows of aime24 cannot be read: AttributeError"),
         ('["?", 3]', "the rows of aime24 cannot be read: TypeError"),
-        ('{"origin_prompt": "?", ', "the rows of aime24 cannot be read: JSONDecodeError"),
     ],
 )
 def test_a_row_without_a_gold_or_a_form_ends_before_anything_is_asked(row: str, sentence: str, tmp_path: Path) -> None:
     assert len(task_items(protocol("aime24"), declared(tmp_path, ROWS))[1]) == 3
     with pytest.raises(EvaluationError, match=re.escape(sentence)):
         task_items(protocol("aime24"), declared(tmp_path, [*ROWS, row]))
+
+
+def test_a_row_that_is_no_json_is_named_by_its_line(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match=r"aime\.jsonl of task 'aime24', line 4: "):
+        task_items(protocol("aime24"), declared(tmp_path, [*ROWS, '{"origin_prompt": "?", ']))
 
 
 def test_items_that_are_not_those_of_the_protocol_are_refused() -> None:
