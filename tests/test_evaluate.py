@@ -108,6 +108,7 @@ def test_a_finished_evaluation_is_shown_again_with_its_interval_its_chance_floor
             "needs the file gsm8k/test.jsonl, which was not given",
         ),
         (["sdar-tiny", "--tasks", "gsm8k", "--protocol", "llada"], "is for the families llada"),
+        (["llada-tiny", "--tasks", ","], "--tasks ',' names no task; for example --tasks sudoku,countdown"),
         (["llada-tiny", "--batch-size", "0"], "--batch-size is 0; it must be at least 1"),
     ],
 )

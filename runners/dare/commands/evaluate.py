@@ -95,7 +95,10 @@ def evaluate(
     at_least(0, samples=samples)
     if data is not None and not data.is_dir():
         refuse(f"there is no folder of data {data}")
-    who, tasks = _chosen(policy, [name for names in task or [",".join(DEFAULT)] for name in names.split(",") if name])
+    names = [name for listed in task or [",".join(DEFAULT)] for name in listed.split(",") if name]
+    if not names:
+        refuse(f"--tasks {','.join(task or [])!r} names no task; for example --tasks sudoku,countdown")
+    who, tasks = _chosen(policy, names)
     try:
         asked = [
             protocols.compose(

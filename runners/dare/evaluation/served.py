@@ -206,13 +206,7 @@ class _Told:
         stage = f"{told.phase} {title or ''}".strip()
         if stage != self._phase:
             self._phase = stage
-            words = {
-                "start": "starting OpenCompass",
-                "prompts": "writing prompts",
-                "generate": title,
-                "score": "scoring",
-            }
-            self._events.stage("evaluate", words[told.phase])
+            self._events.stage("evaluate", PHASES.get(told.phase, title))
         if told.phase == "generate" and told.task is not None:
             self._done[told.task] = told.done
             self._events.progress(title or told.task, sum(self._done.values()), self._total)
