@@ -93,6 +93,7 @@ def claim(session: Session, worker: Worker, lease_seconds: float, source_revisio
     token = run.lease_token + 1
     held = {
         "lease_token": token,
+        "job_token": token,
         "lease_owner": worker.id,
         "lease_expires_at": at + lease_seconds,
         "attempts": run.attempts + 1,
@@ -109,6 +110,7 @@ def claim(session: Session, worker: Worker, lease_seconds: float, source_revisio
         run_id=run.id,
         number=(last or 0) + 1,
         token=token,
+        job_token=token,
         worker_id=worker.id,
         started_at=at,
         host=worker.host,

@@ -25,16 +25,15 @@ from dare_platform.errors import DatabaseLockedError, JobDirectoryError, LaunchE
 from dare_platform.heartbeat import Heartbeat
 from dare_platform.ingest import ingest
 from dare_platform.job_directory import CHECKPOINT, answers_for, weights_for, write_job_directory
-from dare_platform.launcher import Launcher, Observed, Order
+from dare_platform.launcher import Launcher, Observed
 from dare_platform.lease import Claim
 from dare_platform.models import Attempt
+from dare_platform.orders import order_of
 from dare_platform.outputs import EventReader, read_outputs, read_result
 from dare_platform.results import ProcessReport, finish, finish_badly, items_of, store_artifacts
 from dare_platform.settings import Settings
 from dare_platform.states import move
 
-START_SECONDS = 60.0
-"""For loading libraries and weights, which a training budget does not include."""
 TICK_SECONDS = 0.1
 INGEST_SECONDS = 0.5
 
@@ -93,7 +92,9 @@ class OneAttempt:
         directory = write_job_directory(self._settings, claim, weights, answers)
         if self._beat.status == "lost":  # copying took longer than the lease
             return "lost"
-        order = Order(claim.run_id, claim.token, directory, self._wall_seconds())
+        order = self._commit(lambda s: order_of(s, self._settings, claim.run_id, claim.token))
+        if order is None:
+            return "lost"
         name = self._launcher.start(order)
         if not self._commit(self._begin_work):
             return "lost"
@@ -107,10 +108,6 @@ class OneAttempt:
         said = ours.values(isolation=self._launcher.isolation)
         session.execute(said.execution_options(synchronize_session=False))
         return True
-
-    def _wall_seconds(self) -> float:
-        train = self._claim.job.train
-        return self._settings.limits.wall_seconds if train is None else train.budget.wall_seconds + START_SECONDS
 
     def _watch(self, name: str, directory: Path) -> End:
         claim = self._claim

@@ -31,6 +31,11 @@ class ProcessLog:
         """The kept parts, with a line that says how much is left out."""
         return self._kept().decode("utf-8", "replace")
 
+    def piece(self, offset: int, most: int) -> bytes:
+        """Bytes from `offset` on, at most `most`, of the first part that is kept."""
+        with self._lock:
+            return bytes(self._first[offset : offset + most])
+
     def close(self, seconds: float = 5.0) -> None:
         """Wait for the end of the pipe, then complete the file. Call when every writer is dead."""
         self._thread.join(seconds)

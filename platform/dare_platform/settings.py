@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from dare_platform.errors import SettingsError
 
@@ -29,6 +30,35 @@ class Limits:
     """Below this the host counts as full, which is nobody's fault."""
     grace_seconds: float = 5.0
     """Between asking a run to end and killing it."""
+    cpus: float = 2.0
+    """Cores of one run in a container."""
+    shared_memory_bytes: int = GIB
+    """/dev/shm of a container; part of `memory_bytes`."""
+
+
+@dataclass(frozen=True)
+class Containers:
+    """How runs become containers: what the launcher may start, and where it lies. See docs/operate.md."""
+
+    installation: str = "local"
+    """Label of everything this installation starts; nothing else is ever touched."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Family -> image, the allow-list; `evaluator` is the image of score runs."""
+    volume: str | None = None
+    """Named volume that DARE_HOME lies on, seen from the engine. None: DARE_HOME is a folder of the engine's host."""
+    data_volume: str | None = None
+    """The same of DARE_DATA."""
+    socket: str = "unix:///var/run/docker.sock"
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What one account may ask for. None is no limit, which only an installation for one person should have."""
+
+    entries_per_day: int | None = None
+    device_hours_per_week: float | None = None
+    live_runs: int | None = None
+    """Runs of one account at work at the same time; what waits is unlimited."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +76,24 @@ class Settings:
     """A worker silent for this long has lost its run."""
     poll_seconds: float = 2.0
     limits: Limits = field(default_factory=Limits)
+    launcher: str = "process"
+    """`process`: child processes. `docker`: containers, by this process, which needs the engine's socket. An http(s)
+    address: the launcher service, which alone has the socket."""
+    launcher_secret: str | None = field(default=None, repr=False)
+    """What the launcher service wants to hear."""
+    containers: Containers = field(default_factory=Containers)
+    gpu_uuid: str | None = None
+    """The one device of a gpu worker."""
+    artifact_store: str | None = None
+    """Address that fsspec understands, such as s3://bucket/folder; None keeps artifacts below DARE_HOME."""
+    public_url: str | None = None
+    """Where people reach the site, for links in messages."""
+    smtp_url: str | None = field(default=None, repr=False)
+    """smtp://[user:password@]host[:port], or smtps://; None sends no mail."""
+    mail_from: str = "dare@localhost"
+    sign_in: Literal["local", "oidc"] = "local"
+    """`local`: whoever reaches this machine's loopback is the local account. `oidc`: people sign in."""
+    quota: Quota = field(default_factory=Quota)
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -64,10 +112,12 @@ class Settings:
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
-        """Settings from `DARE_*` variables; SettingsError names the variable and the value that cannot be."""
-        env = os.environ if environment is None else environment
+        """Settings from `DARE_*` variables; SettingsError names the variable and the value that cannot be.
+
+        Every variable can be given as a file: `DARE_LAUNCHER_SECRET_FILE` names one that holds the secret.
+        """
+        env = _with_files(os.environ if environment is None else environment)
         home = Path(env.get("DARE_HOME") or ".dare").absolute()
-        defaults = Limits()
         return Settings(
             home=home,
             database_url=_database_url(env.get("DARE_DATABASE_URL"), home),
@@ -75,16 +125,95 @@ class Settings:
             data=_folder(env.get("DARE_DATA")),
             lease_seconds=_positive(env, "DARE_LEASE_SECONDS", 60.0),
             poll_seconds=_positive(env, "DARE_POLL_SECONDS", 2.0),
-            limits=Limits(
-                wall_seconds=_positive(env, "DARE_LIMIT_WALL_SECONDS", defaults.wall_seconds),
-                memory_bytes=int(_positive(env, "DARE_LIMIT_MEMORY_MIB", defaults.memory_bytes / MIB) * MIB),
-                processes=int(_positive(env, "DARE_LIMIT_PROCESSES", defaults.processes)),
-                directory_bytes=int(_positive(env, "DARE_LIMIT_DIRECTORY_MIB", defaults.directory_bytes / MIB) * MIB),
-                log_bytes=int(_positive(env, "DARE_LIMIT_LOG_MIB", defaults.log_bytes / MIB) * MIB),
-                free_disk_bytes=int(_positive(env, "DARE_LIMIT_FREE_DISK_MIB", defaults.free_disk_bytes / MIB) * MIB),
-                grace_seconds=_positive(env, "DARE_LIMIT_GRACE_SECONDS", defaults.grace_seconds),
+            limits=_limits(env),
+            launcher=_launcher(env.get("DARE_LAUNCHER")),
+            launcher_secret=env.get("DARE_LAUNCHER_SECRET") or None,
+            containers=_containers(env),
+            gpu_uuid=env.get("DARE_GPU_UUID") or None,
+            artifact_store=env.get("DARE_ARTIFACT_STORE") or None,
+            public_url=(env.get("DARE_PUBLIC_URL") or "").rstrip("/") or None,
+            smtp_url=env.get("DARE_SMTP_URL") or None,
+            mail_from=env.get("DARE_MAIL_FROM") or "dare@localhost",
+            sign_in=_sign_in(env.get("DARE_SIGN_IN")),
+            quota=Quota(
+                entries_per_day=_whole(env, "DARE_QUOTA_ENTRIES_PER_DAY"),
+                device_hours_per_week=_positive_or_none(env, "DARE_QUOTA_DEVICE_HOURS_PER_WEEK"),
+                live_runs=_whole(env, "DARE_QUOTA_LIVE_RUNS"),
             ),
         )
+
+
+def _with_files(env: Mapping[str, str]) -> dict[str, str]:
+    """`DARE_X_FILE` is where the value of `DARE_X` stands."""
+    found = dict(env)
+    for name, file in env.items():
+        if not (name.startswith("DARE_") and name.endswith("_FILE") and file):
+            continue
+        plain = name.removesuffix("_FILE")
+        if env.get(plain):
+            raise SettingsError(f"{plain} and {name} are both set; keep one")
+        try:
+            found[plain] = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{name} is {file!r}, which cannot be read: {error}") from error
+    return found
+
+
+def _limits(env: Mapping[str, str]) -> Limits:
+    defaults = Limits()
+
+    def mebibytes(name: str, default: int) -> int:
+        return int(_positive(env, name, default / MIB) * MIB)
+
+    return Limits(
+        wall_seconds=_positive(env, "DARE_LIMIT_WALL_SECONDS", defaults.wall_seconds),
+        memory_bytes=mebibytes("DARE_LIMIT_MEMORY_MIB", defaults.memory_bytes),
+        processes=int(_positive(env, "DARE_LIMIT_PROCESSES", defaults.processes)),
+        directory_bytes=mebibytes("DARE_LIMIT_DIRECTORY_MIB", defaults.directory_bytes),
+        log_bytes=mebibytes("DARE_LIMIT_LOG_MIB", defaults.log_bytes),
+        free_disk_bytes=mebibytes("DARE_LIMIT_FREE_DISK_MIB", defaults.free_disk_bytes),
+        grace_seconds=_positive(env, "DARE_LIMIT_GRACE_SECONDS", defaults.grace_seconds),
+        cpus=_positive(env, "DARE_LIMIT_CPUS", defaults.cpus),
+        shared_memory_bytes=mebibytes("DARE_LIMIT_SHARED_MEMORY_MIB", defaults.shared_memory_bytes),
+    )
+
+
+def _containers(env: Mapping[str, str]) -> Containers:
+    defaults = Containers()
+    return Containers(
+        installation=env.get("DARE_INSTALLATION") or defaults.installation,
+        images=_images(env.get("DARE_IMAGES") or ""),
+        volume=env.get("DARE_VOLUME") or None,
+        data_volume=env.get("DARE_DATA_VOLUME") or None,
+        socket=env.get("DARE_DOCKER_SOCKET") or defaults.socket,
+    )
+
+
+def _images(text: str) -> dict[str, str]:
+    """`llada=dare-llada:0.1.0,dream=dare-dream:0.1.0`."""
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        family, equals, image = part.partition("=")
+        if not equals or not family.strip() or not image.strip():
+            raise SettingsError(f"DARE_IMAGES has {part!r}; write FAMILY=IMAGE, separated by commas")
+        found[family.strip()] = image.strip()
+    return found
+
+
+def _launcher(text: str | None) -> str:
+    if not text:
+        return "process"
+    if text in ("process", "docker") or text.startswith(("http://", "https://")):
+        return text.rstrip("/")
+    raise SettingsError(f"DARE_LAUNCHER is {text!r}; it must be process, docker, or the launcher service's address")
+
+
+def _sign_in(text: str | None) -> Literal["local", "oidc"]:
+    if not text or text == "local":
+        return "local"
+    if text == "oidc":
+        return "oidc"
+    raise SettingsError(f"DARE_SIGN_IN is {text!r}; it must be local or oidc")
 
 
 def _database_url(text: str | None, home: Path) -> str:
@@ -129,3 +258,14 @@ def _positive(env: Mapping[str, str], name: str, default: float) -> float:
     if not 0 < value < float("inf"):
         raise SettingsError(f"{name} is {text!r}; it must be a positive number")
     return value
+
+
+def _positive_or_none(env: Mapping[str, str], name: str) -> float | None:
+    return _positive(env, name, 1.0) if env.get(name) else None
+
+
+def _whole(env: Mapping[str, str], name: str) -> int | None:
+    value = _positive_or_none(env, name)
+    if value is not None and value != int(value):
+        raise SettingsError(f"{name} is {env[name]!r}; it must be a whole number")
+    return None if value is None else int(value)

@@ -22,12 +22,13 @@ from dare_platform import host
 from dare_platform.database import Database, now, open_database
 from dare_platform.errors import DatabaseLockedError, LaunchError
 from dare_platform.ids import new_id
-from dare_platform.launcher import Launcher, ProcessLauncher
+from dare_platform.launcher import Launcher
 from dare_platform.lease import Claim, announce_again, claim, reap
 from dare_platform.models import ACTIVE, Device, Run, WorkerState
 from dare_platform.models import Worker as WorkerRow
 from dare_platform.one_attempt import End, OneAttempt
 from dare_platform.outbox import Publisher, relay
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.settings import Settings
 
 log = logging.getLogger(__name__)

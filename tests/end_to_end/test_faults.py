@@ -15,11 +15,11 @@ from small import ARTEFACTS, COMPLETIONS, alive, home_with, leftovers, run_of, r
 from small import uploaded as good_entry
 from sqlalchemy import func, select
 
-from dare_platform import isolation, one_attempt
+from dare_platform import isolation, orders
 from dare_platform.database import Database, open_database
 from dare_platform.entries import Submitted
-from dare_platform.launcher import ProcessLauncher
 from dare_platform.models import Attempt, Entry, Result, Run, RunArtifact
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.rankings import board
 from dare_platform.settings import MIB, Limits, Settings
 from dare_platform.tracks import Track
@@ -162,7 +162,7 @@ def source_of(fault: Fault, when: str) -> str:
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
     settings = replace(home_with(tmp_path_factory.mktemp("faults") / "home", TRACK, HURRIED), limits=LIMITS)
     with open_database(settings) as database, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_attempt, "START_SECONDS", 5.0)
+        patch.setattr(orders, "START_SECONDS", 5.0)
         met = {}
         for faults, when in ((FAULTS, THIRD_STEP), (AT_INTAKE, AT_ONCE)):
             for name, fault in faults.items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dare_platform.broker import serve
-from dare_platform.launcher import ProcessLauncher
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.settings import Limits, Settings
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from world import add_entry, add_evaluate_run, add_train_run, build, state_of
 from dare_platform.broker import ASSERTED, CeleryPublisher, assert_settings, make_app
 from dare_platform.database import Database
 from dare_platform.errors import BrokerSettingsError
-from dare_platform.launcher import ProcessLauncher
 from dare_platform.models import Attempt, Outbox
 from dare_platform.outbox import relay
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.settings import Settings
 from dare_platform.worker import Worker
 

@@ -19,7 +19,8 @@ from world import World, train_job
 from dare.catalog import added_root
 from dare.spec import BackboneRef
 from dare_platform.isolation import NAMESPACES, NONE, isolate
-from dare_platform.launcher import Observed, Order, Owned, ProcessLauncher
+from dare_platform.launcher import Observed, Order, Owned
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.process_log import ProcessLog
 from dare_platform.processes import marked
 from dare_platform.settings import MIB, Limits, Settings
@@ -55,7 +56,7 @@ def launch(tmp_path: Path, limits: Limits) -> Iterator[Launch]:
         (directory / "job.json").write_text(train_job(WORLD).model_dump_json())
         launcher = ProcessLauncher(settings, (sys.executable, str(TOY), mode))
         launchers.append(launcher)
-        name = launcher.start(Order(f"run{os.getpid()}", 1, directory, wall))
+        name = launcher.start(Order(f"run{os.getpid()}", 1, directory, wall, "train", "llada", 1))
         return launcher, name, directory
 
     yield start

@@ -21,6 +21,7 @@ from dare_platform.models import (
     Entry,
     MetricPoint,
     Prediction,
+    QuotaLedger,
     Result,
     Run,
     ScoreItem,
@@ -118,6 +119,7 @@ def test_immutable_tables_refuse_change_and_removal(database: Database) -> None:
         session.add(score_row(world, run_id))
         session.add(result_row(world, run_id, token))
         session.add(AuditLog(at=now(session), action="test", subject="test"))
+        session.add(QuotaLedger(account_id="local", kind="entries", amount=1, at=now(session), note="test"))
     for table in IMMUTABLE:
         with database.read() as session:
             columns = session.execute(text(f"SELECT * FROM {table}")).first()

@@ -16,9 +16,8 @@ import pytest
 from sqlalchemy import func, select
 from world import add_entry, add_evaluate_run, add_train_run, build, state_of
 
-from dare_platform import endings, one_attempt
+from dare_platform import endings, orders
 from dare_platform.database import Database
-from dare_platform.launcher import ProcessLauncher
 from dare_platform.models import (
     Attempt,
     MetricPoint,
@@ -31,6 +30,7 @@ from dare_platform.models import (
     Usage,
 )
 from dare_platform.models import Worker as WorkerRow
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.processes import marked
 from dare_platform.settings import Settings
 from dare_platform.worker import Worker
@@ -42,7 +42,7 @@ TOY = HERE / "toy_runner.py"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endings, "FIRST_BACK_OFF_SECONDS", 0.1)
-    monkeypatch.setattr(one_attempt, "START_SECONDS", 0.0)
+    monkeypatch.setattr(orders, "START_SECONDS", 0.0)
 
 
 def worker_of(settings: Settings, mode: str) -> Worker:

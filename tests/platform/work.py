@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dare_platform import endings
-from dare_platform.launcher import ProcessLauncher
+from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.settings import Limits, Settings
 from dare_platform.worker import Worker
 

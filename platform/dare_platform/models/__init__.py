@@ -8,25 +8,39 @@ foreign keys restrict, and the tables of `IMMUTABLE` refuse UPDATE and DELETE by
 from __future__ import annotations
 
 from dare.spec import ItemStatus
-from dare_platform.models.asked import Attempt, CheckResult, Entry, Run, RunEvent, Worker
+from dare_platform.models.asked import (
+    Attempt,
+    CheckResult,
+    Entry,
+    GpuDevice,
+    GpuLease,
+    LogChunk,
+    Run,
+    RunEvent,
+    Worker,
+)
 from dare_platform.models.base import (
     ACTIVE,
     FINISHED,
     IMMUTABLE,
     LOCAL_ACCOUNT,
+    LOG_CHUNK_BYTES,
     LOG_TAIL_CHARACTERS,
     Base,
+    Channel,
+    DeliveryState,
     Device,
     EntryKind,
     Gate,
+    GpuHealth,
     Outcome,
+    Role,
     State,
     Visibility,
     WorkerState,
     WorkKind,
 )
 from dare_platform.models.compared import (
-    Account,
     Algorithm,
     AlgorithmVersion,
     Backbone,
@@ -37,6 +51,7 @@ from dare_platform.models.compared import (
     TrackVersion,
 )
 from dare_platform.models.outcomes import Artifact, MetricPoint, Prediction, Result, RunArtifact, ScoreItem, Usage
+from dare_platform.models.people import Account, ApiToken, Delivery, QuotaLedger, Subscription
 from dare_platform.models.plumbing import AuditLog, Outbox
 
 __all__ = [
@@ -44,10 +59,12 @@ __all__ = [
     "FINISHED",
     "IMMUTABLE",
     "LOCAL_ACCOUNT",
+    "LOG_CHUNK_BYTES",
     "LOG_TAIL_CHARACTERS",
     "Account",
     "Algorithm",
     "AlgorithmVersion",
+    "ApiToken",
     "Artifact",
     "Attempt",
     "AuditLog",
@@ -55,22 +72,32 @@ __all__ = [
     "BackboneRevision",
     "Base",
     "Cell",
+    "Channel",
     "CheckResult",
+    "Delivery",
+    "DeliveryState",
     "Device",
     "Entry",
     "EntryKind",
     "Gate",
+    "GpuDevice",
+    "GpuHealth",
+    "GpuLease",
     "ItemStatus",
+    "LogChunk",
     "MetricPoint",
     "Outbox",
     "Outcome",
     "Prediction",
+    "QuotaLedger",
     "Result",
+    "Role",
     "Run",
     "RunArtifact",
     "RunEvent",
     "ScoreItem",
     "State",
+    "Subscription",
     "TaskItem",
     "TaskVersion",
     "TrackVersion",

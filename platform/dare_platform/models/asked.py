@@ -1,21 +1,33 @@
-"""Tables of what is asked for and how it goes: entries, checks, workers, runs, attempts and events."""
+"""Tables of what is asked for and how it goes: entries, checks, workers, devices, runs, attempts, events and logs."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Index, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from dare.spec import Cause
 from dare_platform.models.base import (
     ACTIVE,
     FINISHED,
+    LOG_CHUNK_BYTES,
     LOG_TAIL_CHARACTERS,
     Base,
     Device,
     EntryKind,
     Gate,
+    GpuHealth,
     Outcome,
     State,
     Visibility,
@@ -94,6 +106,8 @@ class Worker(Base):
     software_version: Mapped[str]
     started_at: Mapped[float]
     last_seen_at: Mapped[float]
+    gpu_uuid: Mapped[str | None]
+    """The one device of a gpu worker."""
     __table_args__ = (one_of("device", Device), one_of("state", WorkerState))
 
 
@@ -128,6 +142,9 @@ class Run(Base):
     """Grows with every change of holder; a write with an older one changes nothing."""
     lease_owner: Mapped[str | None] = mapped_column(to("worker.id"))
     lease_expires_at: Mapped[float | None]
+    job_token: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Token of the attempt that made the job directory and started the process; a worker that adopts a running process
+    has a newer `lease_token`."""
     not_before: Mapped[float] = mapped_column(default=0.0, server_default="0")
     created_at: Mapped[float]
     enqueued_at: Mapped[float | None]
@@ -206,6 +223,8 @@ class Attempt(Base):
     """Version of this package."""
     source_revision: Mapped[str | None]
     """Commit of the checkout it ran from, where there is one."""
+    job_token: Mapped[int | None]
+    """Whose directory and process it went on with, where it adopted them; its own token otherwise."""
     image_id: Mapped[str | None]
     """Container image; None for a plain process."""
     isolation: Mapped[str | None]
@@ -240,3 +259,62 @@ class RunEvent(Base):
     """`state`, `cancel`, `alarm` or `sample`."""
     detail_json: Mapped[str] = mapped_column(default="{}", server_default="{}")
     __table_args__ = (one_of("from_state", State), one_of("to_state", State))
+
+
+class LogChunk(Base):
+    """A piece of what an attempt printed, as it came. Offsets are in bytes; together the pieces have no gaps.
+
+    Unlike records, logs may be purged.
+    """
+
+    __tablename__ = "log_chunk"
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    token: Mapped[int] = mapped_column(primary_key=True)
+    offset: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["run_id", "token"], ["attempt.run_id", "attempt.token"], name="fk_log_chunk_attempt", ondelete="RESTRICT"
+        ),
+        CheckConstraint(f"length(content) BETWEEN 1 AND {LOG_CHUNK_BYTES}", name="content"),
+        CheckConstraint('"offset" >= 0', name="offset"),
+    )
+
+
+class GpuDevice(Base):
+    """A GPU that workers have seen. Only healthy ones get work; nobody resets one automatically."""
+
+    __tablename__ = "gpu_device"
+    uuid: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    model: Mapped[str]
+    memory_mib: Mapped[int]
+    health: Mapped[GpuHealth] = mapped_column(Text())
+    note: Mapped[str | None]
+    """Why it is not healthy."""
+    seen_at: Mapped[float]
+    __table_args__ = (one_of("health", GpuHealth), CheckConstraint("memory_mib > 0", name="memory_mib"))
+
+
+class GpuLease(Base):
+    """Which attempt has which GPU. One at a time."""
+
+    __tablename__ = "gpu_lease"
+    id: Mapped[str] = row_id()
+    gpu_uuid: Mapped[str] = mapped_column(to("gpu_device.uuid"))
+    run_id: Mapped[str]
+    token: Mapped[int]
+    acquired_at: Mapped[float]
+    released_at: Mapped[float | None]
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["run_id", "token"], ["attempt.run_id", "attempt.token"], name="fk_gpu_lease_attempt", ondelete="RESTRICT"
+        ),
+        Index(
+            "uq_gpu_lease_active",
+            "gpu_uuid",
+            unique=True,
+            sqlite_where=text("released_at IS NULL"),
+            postgresql_where=text("released_at IS NULL"),
+        ),
+    )

@@ -20,6 +20,11 @@ State = Literal["blocked", "queued", "leased", "preparing", "working", "finalizi
 WorkerState = Literal["starting", "idle", "busy", "draining", "stopped", "lost", "disabled"]
 Outcome = Literal["succeeded", "failed", "cancelled", "lost", "returned"]
 Device = Literal["cpu", "gpu"]
+GpuHealth = Literal["ok", "suspect", "bad", "absent"]
+Role = Literal["viewer", "submitter", "operator", "admin"]
+"""Each may do what those before it may."""
+Channel = Literal["webhook", "mail"]
+DeliveryState = Literal["pending", "sent", "failed"]
 
 ACTIVE: tuple[State, ...] = ("leased", "preparing", "working", "finalizing")
 FINISHED: tuple[State, ...] = ("succeeded", "failed", "cancelled")
@@ -27,8 +32,9 @@ FINISHED: tuple[State, ...] = ("succeeded", "failed", "cancelled")
 LOCAL_ACCOUNT = "local"
 """Id of the one account that exists from the first migration: the person at this machine."""
 LOG_TAIL_CHARACTERS = 65536
+LOG_CHUNK_BYTES = 65536
 
-IMMUTABLE = ("algorithm_version", "audit_log", "prediction", "result", "run_event", "score_item")
+IMMUTABLE = ("algorithm_version", "audit_log", "prediction", "quota_ledger", "result", "run_event", "score_item")
 
 
 class Base(DeclarativeBase):

@@ -1,4 +1,4 @@
-"""Tables of what is compared: accounts, algorithms, backbones, tasks with their items, tracks and their cells."""
+"""Tables of what is compared: algorithms, backbones, tasks with their items, tracks and their cells."""
 
 from __future__ import annotations
 
@@ -8,23 +8,6 @@ from sqlalchemy import BigInteger, CheckConstraint, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from dare_platform.models.base import Base, Device, finite, flag, one_of, row_id, to
-
-
-class Account(Base):
-    """A person. Erasing one anonymises the row; it never removes what they entered."""
-
-    __tablename__ = "account"
-    id: Mapped[str] = row_id()
-    handle: Mapped[str] = mapped_column(unique=True)
-    role: Mapped[str]
-    auth_provider: Mapped[str]
-    auth_subject: Mapped[str]
-    active: Mapped[bool] = flag("active", default=True)
-    created_at: Mapped[datetime]
-    __table_args__ = (
-        UniqueConstraint("auth_provider", "auth_subject"),
-        CheckConstraint("role IN ('viewer', 'submitter', 'operator', 'admin')", name="role"),
-    )
 
 
 class Algorithm(Base):
