@@ -41,7 +41,7 @@ models: $(SECOND)/.installed ## the runner's tests once more, on transformers 5 
 	$(SECOND)/bin/pytest -q -n 2 -m "not full" $(RUNNER_TESTS)
 
 test: check models services ## everything: the fast tier, models, then containers, databases, broker and browser
-	$(BIN)/pytest -q -m full
+	$(BIN)/pytest -q -n 2 --dist loadfile -m full
 
 services: ## PostgreSQL, Redis and Chromium for the tests, by apt where they are missing
 	@bash tests/services.sh

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-import streamlit as st
-from sqlalchemy.exc import OperationalError
+from collections.abc import Callable
+from typing import TypeVar
 
-from dare_platform import entries
-from dare_platform.entries import RefusedError
-from dare_platform.errors import DatabaseLockedError
-from dare_platform.models import LOCAL_ACCOUNT
+import streamlit as st
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from dare_platform import entries, subscriptions, visibility
+from dare_platform.entries import RefusedError, UnknownEntryError
+from dare_platform.errors import DatabaseLockedError, PlatformError
+from dare_platform.models import Channel, Entry, Run, Visibility
+from dare_platform.subscriptions import Subscribed
 from dare_platform.uploads import Submission
-from leaderboard import reading, texts
+from dare_platform.viewer import NotAllowedError, Viewer
+from leaderboard import people, reading, texts
 from leaderboard.forms import form_messages
 
 SAID = "said"
 """Key of the sentence that the next drawing of a page shows once."""
 
 
-def submit(submission: Submission, key: str) -> str | None:
-    """Write an entry and its runs; the id of its page, or None with the reason on this page."""
+T = TypeVar("T")
+
+
+def act(do: Callable[[Session, Viewer], T]) -> T | None:
+    """One transaction in the name of whoever looks; None with the reason on this page when it is refused."""
     try:
+        who = people.viewer()
         with reading.database().write() as session:
-            submitted = entries.submit(session, LOCAL_ACCOUNT, submission, key)
+            return do(session, who)
     except RefusedError as error:
-        st.html(form_messages([error.problem.text], first_is_new=True))
-        return None
+        reason = error.problem.text
+    except NotAllowedError as error:
+        reason = f"Not done: {error}."
     except (OperationalError, DatabaseLockedError):
-        st.html(form_messages([texts.NOT_SUBMITTED], first_is_new=True))
+        reason = texts.NOT_SUBMITTED
+    except PlatformError as error:
+        reason = str(error)
+    st.html(form_messages([reason], first_is_new=True))
+    return None
+
+
+def submit(submission: Submission, key: str, seen_by: Visibility = "public") -> str | None:
+    """Write an entry and its runs; the id of its page, or None with the reason on this page."""
+    submitted = act(lambda session, who: entries.submit(session, _account(who), submission, key, seen_by))
+    if submitted is None:
         return None
     st.session_state[SAID] = submitted.sentence
     return submitted.entry_id
@@ -34,21 +56,67 @@ def submit(submission: Submission, key: str) -> str | None:
 
 def cancel(id: str) -> None:
     """Cancel a run, or all runs of an entry; the holder of an active one is asked to end it."""
-    with reading.database().write() as session:
-        st.session_state[SAID] = entries.cancel(session, LOCAL_ACCOUNT, id).sentence
-    st.rerun()
+    cancelled = act(lambda session, who: entries.cancel(session, _owner(session, who, id), id))
+    if cancelled is not None:
+        st.session_state[SAID] = cancelled.sentence
+        st.rerun()
 
 
 def ask_again(entry_id: str) -> str | None:
     """A new try of an ended entry, every run anew. Asking twice gives the same try; the id of its page."""
-    try:
-        with reading.database().write() as session:
-            submitted = entries.retry(session, LOCAL_ACCOUNT, entry_id, f"again-{entry_id}")
-    except RefusedError as error:
-        st.html(form_messages([error.problem.text], first_is_new=True))
+    submitted = act(
+        lambda session, who: entries.retry(session, _owner(session, who, entry_id), entry_id, f"again-{entry_id}")
+    )
+    if submitted is None:
         return None
     st.session_state[SAID] = submitted.sentence
     return submitted.entry_id
+
+
+def _account(who: Viewer) -> str:
+    who.require("submit")
+    assert who.account_id is not None
+    return who.account_id
+
+
+def _owner(session: Session, who: Viewer, id: str) -> str:
+    """The account that may change an entry, or the entry of a run."""
+    query = select(Entry).outerjoin(Run, Run.entry_id == Entry.id).where((Entry.id == id) | (Run.id == id), who.sees())
+    entry = session.execute(query.limit(1)).scalar_one_or_none()
+    if entry is None:
+        raise UnknownEntryError(texts.unknown_id("entry", id))
+    who.require_own(entry)
+    return _account(who)
+
+
+def show_to(entry_id: str, seen_by: Visibility) -> None:
+    """Let more people see an entry."""
+
+    def do(session: Session, who: Viewer) -> bool:
+        visibility.show_to(session, who, entry_id, seen_by)
+        return True
+
+    if act(do):
+        st.session_state[SAID] = f"It is {seen_by} now."
+        st.rerun()
+
+
+def subscribe(channel: Channel, target: str, each_run: bool) -> Subscribed | None:
+    """Ask to be told; None with the reason on this page."""
+    chosen = reading.settings()
+    return act(lambda session, who: subscriptions.subscribe(session, chosen, who, channel, target, each_run=each_run))
+
+
+def end_subscription(id: str) -> None:
+    """Be told no more."""
+
+    def do(session: Session, who: Viewer) -> bool:
+        subscriptions.end_subscription(session, who, id)
+        return True
+
+    if act(do):
+        st.session_state[SAID] = "Ended. Nothing more is sent there."
+        st.rerun()
 
 
 def say() -> None:

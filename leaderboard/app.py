@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
-from leaderboard import frame, reading
+from leaderboard import frame, people, reading
+from leaderboard.pages import account, queue, rules, run, submit
 from leaderboard.pages import leaderboard as board
-from leaderboard.pages import queue, rules, run, submit
 
 
 def main() -> None:
     """One run of the script: the frame, then the page that the URL names."""
     frame.identity()
-    page = st.navigation(
-        [
-            frame.listed(board.page, "Leaderboard", "leaderboard", default=True),
-            frame.listed(submit.page, "Submit", "submit"),
-            frame.listed(queue.page, "Queue", "queue"),
-            frame.listed(rules.page, "Rules", "rules"),
-            frame.entry_page(),
-            st.Page(run.page, title="Run", url_path="run", visibility="hidden"),
-        ],
-        position="top",
-    )
     with reading.database_answers():
+        page = st.navigation(
+            [
+                frame.listed(board.page, "Leaderboard", "leaderboard", default=True),
+                frame.listed(submit.page, "Submit", "submit"),
+                frame.listed(queue.page, "Queue", "queue"),
+                frame.listed(rules.page, "Rules", "rules"),
+                frame.entry_page(),
+                st.Page(run.page, title="Run", url_path="run", visibility="hidden"),
+                _account(),
+            ],
+            position="top",
+        )
         page.run()
+
+
+def _account() -> StreamlitPage:
+    """The last of the menu where people sign in: who one is, or the way in. Where there is one person, out of it."""
+    person = people.person()
+    title = person.handle if person is not None else "Sign in"
+    if not people.has_sign_in():
+        return st.Page(account.page, title="Account", url_path="account", visibility="hidden")
+    return st.Page(account.page, title=title, url_path="account")

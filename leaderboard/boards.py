@@ -7,15 +7,15 @@ import streamlit as st
 from dare_platform import rankings
 from dare_platform.board import Board
 from dare_platform.tracks import Track
-from leaderboard import charts, reading, texts
+from leaderboard import charts, people, reading, texts
 from leaderboard.charts import Chart
 from leaderboard.theme import Scheme
 
 
-def current(track: Track, backbone: str) -> Board:
-    """The board of this moment."""
+def current(track: Track, backbone: str, beside: str | None = None) -> Board:
+    """The board of this moment: one for everybody, and one private entry beside it for somebody who sees that."""
     with reading.database().read() as session:
-        return rankings.board(session, track.name, backbone)
+        return rankings.board(session, track.name, backbone, people.viewer(), beside)
 
 
 @st.cache_data(show_spinner=False, max_entries=64, hash_funcs={Board: lambda board: board.digest})

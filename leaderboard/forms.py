@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from dare import catalog
 from dare.source import AlgorithmSource
 from dare.spec import HyperparameterValue
 from dare_platform.entry_settings import SettingView
+from dare_platform.models import Visibility
 from dare_platform.tracks import Track
 from dare_platform.uploads import UploadReport
 from dare_platform.views import Ending
 from leaderboard import quantities, texts
 from leaderboard.plain_tables import Text, plain_table
+
+BECOMES: Mapping[Visibility, str] = {
+    "public": "Results, code and settings become public on this site.",
+    "anonymous": "Results become public under this name; you, and the code of a file of yours, are not shown.",
+    "private": "Nobody sees it but you and the operators of this site; it is on no board.",
+}
+"""What is said of a submission before the button is pressed."""
 
 
 def form_messages(messages: Sequence[str], first_is_new: bool) -> str:
@@ -103,7 +111,7 @@ def read_line(report: UploadReport) -> str:
     return f'<div class="dare"><p>{mark}read · {" · ".join(parts)}</p></div>'
 
 
-def what_you_get(report: UploadReport, track: Track) -> str:
+def what_you_get(report: UploadReport, track: Track, seen_by: Visibility = "public") -> str:
     """How many runs of each kind, and the budget of a training run. Markdown."""
     parts = []
     if report.train_runs:
@@ -121,4 +129,4 @@ def what_you_get(report: UploadReport, track: Track) -> str:
             if forwards is not None:
                 sentence += f" and {quantities.plural(int(forwards), 'gradient-carrying forward')} per completion"
             sentence += "."
-    return sentence + " Results, code and settings become public on this site."
+    return f"{sentence} {BECOMES[seen_by]}"

@@ -34,6 +34,8 @@ _STAGE_WORDS = {"done": "done", "active": "now", "waiting": "not yet", "failed":
 
 def run_name(run: RunSummary) -> str:
     """`bgpo · llada-tiny · seed 1`, and what kind of work it is where that is not training."""
+    if not run.id:
+        return run.entry_name
     kind = "" if run.kind == "train" else f" · {run.kind}"
     return f"{run.entry_name} · {run.backbone} · seed {run.seed}{kind}"
 
@@ -42,14 +44,19 @@ def running_runs(runs: Sequence[RunSummary]) -> str:
     """What is being worked on."""
     rows = [
         (
-            Text(run_name(run), href=links.run_link(run.id)),
+            _queued(run),
             Text(run.sentence),
             Text(run.worker or "—", code=run.worker is not None),
-            Text(f"{run.attempts} of {run.max_attempts}", number=True),
+            Text(f"{run.attempts} of {run.max_attempts}" if run.id else "—", number=True),
         )
         for run in runs
     ]
     return plain_table(("Running", "State", "Worker", "Attempt"), rows, "Runs under way")
+
+
+def _queued(run: RunSummary) -> Text:
+    """The name of a run and the way to it; of one that is not this reader's to see, neither."""
+    return Text(run_name(run), href=links.run_link(run.id)) if run.id else Text(run.entry_name, mark="second")
 
 
 def waiting_runs(waiting: Sequence[WaitingRun]) -> str:
@@ -57,7 +64,7 @@ def waiting_runs(waiting: Sequence[WaitingRun]) -> str:
     rows = [
         (
             Text(str(place.position), number=True),
-            Text(run_name(place.run), href=links.run_link(place.run.id)),
+            _queued(place.run),
             Text(place.waits_for, code=True),
             Text(quantities.duration(place.since_seconds), number=True),
             Text("no worker", mark="attention", number=True)
@@ -77,12 +84,20 @@ def workers(found: Sequence[WorkerView]) -> str:
             Text(", ".join(worker.queues)),
             Text(worker.device),
             Text(worker.state if worker.alive else "silent", mark="" if worker.alive else "attention"),
-            Text(worker.run_id[-8:], href=links.run_link(worker.run_id), code=True) if worker.run_id else Text("—"),
+            _work_of(worker),
             Text(f"{quantities.duration(worker.last_seen_seconds)} ago", number=True),
         )
         for worker in found
     ]
     return plain_table(("Worker", "Takes", "Device", "State", "Run", "Seen"), rows, "Workers")
+
+
+def _work_of(worker: WorkerView) -> Text:
+    if worker.run_id is None:
+        return Text("—")
+    if not worker.run_id:
+        return Text("private entry", mark="second")
+    return Text(worker.run_id[-8:], href=links.run_link(worker.run_id), code=True)
 
 
 def cell_runs(cells: Sequence[CellRuns]) -> str:
@@ -246,7 +261,7 @@ def artifacts(found: Sequence[ArtifactView]) -> str:
             Text(file.path, code=True),
             Text(quantities.size(file.bytes), number=True),
             Text(quantities.short_hash(file.sha256), title=file.sha256, code=True),
-            Text("kept" if file.kept else "not kept"),
+            Text("kept" if file.purged_at is None else f"purged on {quantities.moment(file.purged_at)}"),
         )
         for file in found
     ]
@@ -274,6 +289,8 @@ def entry_line(view: EntryView) -> str:
     parts = [
         "built in" if entry.built_in else "submitted",
         entry.kind if entry.kind != "method" else "",
+        "" if entry.visibility == "public" else entry.visibility,
+        f"by <bdi>{escape(entry.author)}</bdi>" if entry.author else "",
         f"class <bdi>{escape(view.class_name)}</bdi>" if view.class_name else "",
         f"entry <code>{escape(entry.id)}</code>",
         f"code <code>{escape(quantities.short_hash(entry.code_sha256))}</code>" if entry.code_sha256 else "",
@@ -308,7 +325,7 @@ def method_facts(entry: EntryView) -> str:
     """Class, what it builds on, what it overrides, and the hash of all that."""
     facts = [("class", entry.class_name or ""), ("builds on", entry.base or "")]
     facts.append(("overrides", ", ".join(entry.overridden)))
-    facts.append(("hash of code and settings", entry.digest))
+    facts.append(("hash of code and settings", "" if entry.withheld else entry.digest))
     rows = [(Text(name), Text(value, code=True)) for name, value in facts if value]
     return plain_table(("Fact", "Value"), rows, "What this method is made of")
 
@@ -336,10 +353,11 @@ _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 MOST_CHARACTERS = 2000
 
 
-def log(lines: Sequence[str]) -> str:
-    """The end of a log: escaped, without terminal codes, long lines cut."""
+def log(lines: Sequence[str], scrolls: bool = True) -> str:
+    """The end of a log: escaped, without terminal codes, long lines cut. `scrolls`: by itself, not by what it is in."""
     cut = []
     for line in lines:
         plain = "".join(c for c in _ANSI.sub("", line) if c == "\t" or c.isprintable())
         cut.append(plain if len(plain) <= MOST_CHARACTERS else plain[:MOST_CHARACTERS] + " … cut")
-    return f'<div class="dare"><pre class="log" tabindex="0">{escape(chr(10).join(cut))}</pre></div>'
+    name = "log" if scrolls else "log grows"
+    return f'<div class="dare"><pre class="{name}" tabindex="0">{escape(chr(10).join(cut))}</pre></div>'

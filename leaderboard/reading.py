@@ -102,6 +102,11 @@ def is_loopback() -> bool:
     return serving.is_loopback(os.environ.get(serving.ADDRESS_VARIABLE, ""))
 
 
+def takes_files() -> bool:
+    """Whether somebody else's code may be sent in: it runs in a container, or only this machine reaches the site."""
+    return is_loopback() or settings().launcher != "process"
+
+
 def title(*words: str) -> None:
     """The browser's title: `BGPO · Entry · DARE`."""
     st.set_page_config(page_title=" · ".join([*words, "DARE"]))

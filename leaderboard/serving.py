@@ -8,11 +8,13 @@ from pathlib import Path
 
 from streamlit.web import bootstrap
 
+from dare_platform.settings import Settings
 from leaderboard import theme
+from leaderboard.sign_in import Provider, secrets_file
 
 SCRIPT = Path(__file__).parent / "script" / "streamlit_app.py"
 ADDRESS_VARIABLE = "DARE_SITE_ADDRESS"
-"""Tells the pages which address the server is bound to."""
+"""Tells the pages under which address the server is reached."""
 MOST_UPLOAD_MB = 1
 
 Option = str | bool | int | list[str] | list[int]
@@ -47,9 +49,15 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def serve(port: int = 8501, address: str = "127.0.0.1") -> None:
-    """Run the site until it is stopped."""
-    os.environ[ADDRESS_VARIABLE] = address
-    chosen = options(port, address)
-    bootstrap.load_config_options(chosen)
-    bootstrap.run(str(SCRIPT), False, [], chosen)
+def serve(port: int = 8501, address: str = "127.0.0.1", published: str | None = None) -> None:
+    """Run the site until it is stopped.
+
+    Args:
+        published: address under which the port of a container is published, where that is not `address`.
+    """
+    os.environ[ADDRESS_VARIABLE] = published or address
+    provider = Provider.from_environment() if Settings.from_environment().sign_in == "oidc" else None
+    with secrets_file(provider) as files:
+        chosen = {**options(port, address), "secrets.files": files}
+        bootstrap.load_config_options(chosen)
+        bootstrap.run(str(SCRIPT), False, [], chosen)

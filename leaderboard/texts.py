@@ -43,6 +43,41 @@ UPLOADS_REFUSED = (
     "container, so somebody else's code would run unguarded. Built-in methods can be queued; to test a file of your "
     "own, start the site on your own machine."
 )
+READING_ONLY = (
+    "**This site is for reading.** It can be reached from other machines and nobody signs in here, so that nothing can "
+    "be submitted or cancelled. On the machine itself, `dare submit` can; for several people an operator sets up "
+    "signing in: see docs/operate.md."
+)
+SIGN_IN_TO_SUBMIT = "**Sign in to submit.** Reading needs no account."
+WHO_SEES = {
+    "public": "Everybody sees it: results, code, settings, and who sent it in.",
+    "anonymous": (
+        "Anonymous: it stands on the board under its name. Its author, and the code, settings and logs of a submitted "
+        "file, are shown to nobody but the author and the operators of this site."
+    ),
+    "private": (
+        "Private: nobody sees it but its author and the operators of this site. It is on no board and changes no rank."
+    ),
+}
+"""By visibility."""
+OPENING = "What others have seen cannot be closed again: a bad try would vanish from the board. It can be withdrawn."
+LOG_WITHHELD = "The log of an anonymous entry is shown to its author only."
+ORDER_WITHHELD = "The order of an anonymous entry is shown to its author only."
+MESSAGES = (
+    "One message comes when a whole entry of yours has ended, or one for each of its runs. A webhook gets JSON by "
+    "POST, signed with a secret that you are told once; what does not arrive is tried again for some hours."
+)
+NO_MAIL = "This installation sends no mail."
+WHY_SIGN_IN = (
+    "**Reading needs no account.** Sign in to submit entries, to keep some of them private until they are ready, and "
+    "to be told when they have ended."
+)
+NO_MESSAGES = "You are not told of anything yet."
+TOKENS = (
+    "A token lets a program do what you may do, or less: `dare --server` and the HTTP API take one. It is shown once."
+)
+NO_TOKENS = "You have no token."
+SHOWN_ONCE = "This is shown once. Keep it where only your program reads it."
 METHOD_MISSING = "Choose a file or paste your class."
 FILES_REFUSED = "Files are not accepted here; choose a built-in method."
 CONTROL = (
@@ -158,6 +193,13 @@ def who_pays(charged: bool) -> str:
     return "The time it used counts." if charged else "Nothing is charged."
 
 
+def role_lacks(role: str, active: bool) -> str:
+    """Somebody is signed in and may still not submit."""
+    if not active:
+        return "**This account is closed.** Reading needs none; an operator of this site can open it again."
+    return f"**Your role is {role}, which may read.** To submit you need another; an operator of this site gives it."
+
+
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
@@ -193,6 +235,11 @@ def seed_lines(runs: int) -> str:
     if runs == 1:
         return "One seed, not smoothed."
     return "Thin: one seed each. Thick: their mean, where all have a value. Not smoothed."
+
+
+def log_lines(shown: int, run_id: str) -> str:
+    """What of a log is shown, and how to have all of it."""
+    return f"The last {plural(shown, 'line')}. All of it, as it comes: `dare logs -f {run_id}`"
 
 
 def newest_of(shown: int, events: int) -> str:

@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
 # Installs what the full tests talk to, where it is missing and where we may: Debian or Ubuntu, as root.
 set -euo pipefail
+cd "$(dirname "$0")/.."
+# A container engine with the public base images, or stand-ins of them where no registry is reached.
+if ! docker info >/dev/null 2>&1 && [[ -f ../shared/tools/docker-up.sh ]]; then
+  bash ../shared/tools/docker-up.sh python redis postgres17
+fi
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)

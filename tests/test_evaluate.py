@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tiny import train_job, write_job
 from typer.testing import CliRunner
 
-from dare import scoring_run
+import dare.tasks
 from dare.__main__ import app
 from dare.catalog import backbone_directory, backbones
 from dare.commands.running import Rate
@@ -39,7 +41,7 @@ from dare.spec import (
     ScoreSpec,
     TaskProtocol,
 )
-from dare.tasks import NotScoredError, load_task
+from dare.tasks import load_task
 
 COMMAND = [sys.executable, "-m", "dare"]
 WORDS = ["evaluate", "llada-tiny", "--tasks", "countdown", "--limit", "6", "--samples", "0"]
@@ -132,21 +134,58 @@ def test_a_prompt_that_the_policy_cannot_read_is_refused_before_weights_load(sha
     assert not (tmp_path / "o").exists()
 
 
-def test_strict_refuses_what_is_doubtful_and_the_result_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import dare.protocols.lint as lint
+LONG_ANSWERS = """from dataclasses import replace
 
-    monkeypatch.setattr(lint, "FORMS", {"countdown": ("\\boxed",)})
-    out = ["--out", str(tmp_path / "o")]
-    code, output = evaluate(*WORDS[1:], *out, "--strict")
+from dare.tasks.sudoku import TASK as SUDOKU
+
+
+def items(split, data):
+    return [replace(item, gold={**item.gold, "answer": "1" * 99}) for item in SUDOKU.items(split, data)[:2]]
+
+
+TASK = replace(SUDOKU, name="countdown", title="Long answers", items=items)
+"""
+NO_SANDBOX = """from dataclasses import replace
+
+from dare.tasks import NotScoredError
+from dare.tasks.sudoku import TASK as SUDOKU
+
+
+def judge_all(answers, policies):
+    raise NotScoredError("no program can be kept apart here")
+
+
+TASK = replace(SUDOKU, name="countdown", title="Programs", judge_all=judge_all, kind="code")
+"""
+
+
+@pytest.fixture
+def add_task(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Put a module into the folder of tasks, before what has its name there, as long as the test lasts."""
+
+    def add(name: str, text: str) -> None:
+        folder = tmp_path_factory.mktemp("tasks")
+        (folder / f"{name}.py").write_text(text)
+        monkeypatch.setattr(dare.tasks, name, import_module(f"dare.tasks.{name}"))
+        monkeypatch.delitem(sys.modules, f"dare.tasks.{name}")
+        monkeypatch.setattr(dare.tasks, "__path__", [str(folder), *dare.tasks.__path__])
+
+    return add
+
+
+def test_strict_refuses_what_is_doubtful_and_the_result_keeps_it(
+    tmp_path: Path, add_task: Callable[[str, str], None]
+) -> None:
+    add_task("countdown", LONG_ANSWERS)
+    words = ["llada-tiny", "--tasks", "countdown", "--limit", "2", "--samples", "0", "--out", str(tmp_path / "o")]
+    code, output = evaluate(*words, "--strict")
     assert code == 2
-    assert "doubtful countdown (format_not_stated)" in output
+    assert "doubtful countdown (gold_does_not_fit)" in output
     assert "--strict refuses" in output
     assert not (tmp_path / "o").exists()
-    code, output = evaluate(*WORDS[1:], *out)
+    code, output = evaluate(*words)
     assert code == 0
-    assert "in what form" in result_in(tmp_path / "o").provenance["doubtful/countdown"]
+    assert "2 of 2 right answers have more tokens" in result_in(tmp_path / "o").provenance["doubtful/countdown"]
 
 
 def test_a_failed_evaluation_is_tried_again_and_a_finished_one_is_not(finished: Path, tmp_path: Path) -> None:
@@ -179,22 +218,41 @@ def test_a_scorer_that_nobody_here_is_fails_before_anything_is_generated(tmp_pat
 
 
 def test_a_task_that_cannot_be_scored_here_keeps_its_answers_and_the_others_have_scores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, add_task: Callable[[str, str], None]
 ) -> None:
-    def judge(protocol: TaskProtocol, *rest: object) -> list[ItemOutcome]:
-        if protocol.task == "sudoku":
-            raise NotScoredError("no program can be kept apart here")
-        return real(protocol, *rest)  # type: ignore[arg-type]
-
-    real = scoring_run.judge
-    monkeypatch.setattr(scoring_run, "judge", judge)
-    words = ["llada-tiny", "--tasks", "sudoku,countdown", "--limit", "2", "--samples", "0", "--out", str(tmp_path)]
+    add_task("countdown", NO_SANDBOX)
+    words = ["llada-tiny", "--tasks", "countdown,sudoku", "--limit", "2", "--samples", "0", "--out", str(tmp_path)]
     assert evaluate(*words)[0] == 0
     result = result_in(tmp_path)
-    assert "sudoku is not scored here: no program can be kept apart here." in result.message
-    assert {score.task for score in result.scores} == {"countdown"}
-    assert len((tmp_path / "predictions" / "sudoku.jsonl").read_text().splitlines()) == 2
-    assert not (tmp_path / "items" / "sudoku.jsonl").exists()
+    assert "countdown is not scored here: no program can be kept apart here." in result.message
+    assert {score.task for score in result.scores} == {"sudoku"}
+    assert len((tmp_path / "predictions" / "countdown.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "items" / "countdown.jsonl").exists()
+
+
+def test_programs_that_a_later_run_judges_are_generated_and_not_run(
+    tmp_path: Path, add_task: Callable[[str, str], None]
+) -> None:
+    from dare.run import run
+
+    add_task("countdown", NO_SANDBOX.replace("raise NotScoredError", "raise AssertionError"))
+    protocols = tuple(
+        TaskProtocol(task=task, task_version="1", limit=2, sampling=backbones()["llada-tiny"].sampling)
+        for task in ("countdown", "sudoku")
+    )
+    spec = EvaluateSpec(protocols=protocols, trained=False, programs="later")
+    result = run(write_job(tmp_path, JobSpec(kind="evaluate", seed=0, backbone=REFERENCE, evaluate=spec)))
+    assert result.outcome == "succeeded"
+    assert "the programs in the answers to countdown are judged by a run of their own" in result.message
+    assert {score.task for score in result.scores} == {"sudoku"}
+    assert [path.name for path in sorted((tmp_path / "items").iterdir())] == ["sudoku.jsonl"]
+    assert len((tmp_path / "predictions" / "countdown.jsonl").read_text().splitlines()) == 2
+
+
+def test_an_evaluation_that_judges_everything_itself_has_the_digest_that_it_always_had() -> None:
+    spec = EvaluateSpec(protocols=(), trained=False)
+    assert spec.digest() == EvaluateSpec(protocols=(), trained=False, programs="here").digest()
+    assert "programs" not in spec.model_dump()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

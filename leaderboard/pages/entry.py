@@ -8,7 +8,8 @@ from dare_platform import views
 from dare_platform.tracks import Track, load_track
 from dare_platform.verdict import escaped
 from dare_platform.views import EntryView
-from leaderboard import actions, boards, charts, forms, frame, links, lists, quantities, reading, tables, texts
+from dare_platform.visibility import wider_than
+from leaderboard import actions, boards, charts, forms, frame, links, lists, people, quantities, reading, tables, texts
 from leaderboard.links import BoardChoices, BoardView
 
 SHOWN_EVENTS = 20
@@ -19,7 +20,7 @@ def page() -> None:
     query = reading.query()
     entry_id = reading.query_value("id")
     with reading.database().read() as session:
-        entry = views.entry_view(session, entry_id) if links.is_id(entry_id) else None
+        entry = views.entry_view(session, entry_id, people.viewer()) if links.is_id(entry_id) else None
     if entry is None:
         reading.title("Entry")
         st.title("Entry")
@@ -58,12 +59,29 @@ def _standing(entry: EntryView) -> None:
     if entry.ending is not None:
         st.html(forms.ending(entry.ending))
     with st.container(horizontal=True):
-        if entry.can_retry and st.button("Run this entry again", key="again"):
+        if entry.can_retry and entry.may_act and st.button("Run this entry again", key="again"):
             again = actions.ask_again(entry.summary.id)
             if again is not None:
                 frame.show_entry(again)
-        if entry.can_cancel and st.button("Cancel its unfinished runs", key="cancel"):
+        if entry.can_cancel and entry.may_act and st.button("Cancel its unfinished runs", key="cancel"):
             actions.cancel(entry.summary.id)
+    _who_sees_it(entry)
+
+
+def _who_sees_it(entry: EntryView) -> None:
+    """Of an entry that is not public: who sees what of it, and for its author the act that opens it."""
+    visibility = entry.summary.visibility
+    if visibility == "public":
+        return
+    st.caption(texts.WHO_SEES[visibility])
+    if not entry.may_act:
+        return
+    with st.expander("Let more people see it"):
+        st.markdown(texts.OPENING)
+        with st.container(horizontal=True):
+            for wider in wider_than(visibility):
+                if st.button(f"Make it {wider}", key=f"show-{wider}"):
+                    actions.show_to(entry.summary.id, wider)
 
 
 def _results(entry: EntryView) -> None:
@@ -78,7 +96,8 @@ def _results(entry: EntryView) -> None:
 
 def _on_backbone(entry: EntryView, track: Track, backbone: str) -> None:
     st.header(backbone)
-    board = boards.current(track, backbone)
+    beside = entry.summary.id if entry.summary.visibility == "private" else None
+    board = boards.current(track, backbone, beside)
     choices = BoardChoices((backbone, *track.backbones), (track.track,), links.sorts_of(board))
     with reading.part("table"):
         mine = tables.only(board, entry.summary.id)
@@ -90,10 +109,11 @@ def _on_backbone(entry: EntryView, track: Track, backbone: str) -> None:
 def _seeds(entry: EntryView, backbone: str) -> None:
     """The reward in each seed; the loss of a method that knows no reward."""
     with reading.database().read() as session:
-        curves = views.curves(session, [entry.summary.id], backbone, "reward")
+        who = people.viewer()
+        curves = views.curves(session, [entry.summary.id], backbone, "reward", who)
         if not curves.curves and "loss" in curves.metrics:
-            curves = views.curves(session, [entry.summary.id], backbone, "loss")
-    if entry.class_name is None:
+            curves = views.curves(session, [entry.summary.id], backbone, "loss", who)
+    if entry.summary.kind == "reference":
         return
     st.subheader(
         "Did the loss fall, in every seed?" if curves.metric == "loss" else "Did the reward rise, in every seed?"
@@ -121,8 +141,9 @@ def _method(entry: EntryView) -> None:
     if entry.source is not None:
         st.subheader("Source")
         st.code(entry.source, language="python", line_numbers=True, height=520)
-    st.subheader("Run it again")
-    st.code(entry.rerun_command, language="shell")
+    if entry.rerun_command:
+        st.subheader("Run it again")
+        st.code(entry.rerun_command, language="shell")
 
 
 def _runs(entry: EntryView) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from dare_platform import views
-from leaderboard import lists, reading, texts
+from leaderboard import lists, people, reading, texts
 
 REFRESH_SECONDS = 5
 
@@ -20,7 +20,7 @@ def page() -> None:
 @st.fragment(run_every=REFRESH_SECONDS)
 def _tables() -> None:
     with reading.database().read() as session:
-        queue = views.queue_view(session)
+        queue = views.queue_view(session, people.viewer())
     st.markdown(queue.headline)
     if queue.running or queue.waiting:
         st.header("Runs")

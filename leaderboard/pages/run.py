@@ -9,12 +9,13 @@ import streamlit as st
 from dare_platform import views
 from dare_platform.verdict import escaped
 from dare_platform.views import RunView
-from leaderboard import actions, charts, frame, links, lists, reading, rollouts, tables, texts
+from leaderboard import actions, charts, frame, links, lists, people, reading, rollouts, tables, texts
 
 REFRESH_SECONDS = 2
 QUIET_SECONDS = 30 * 60
 CURVE_HEIGHT = 260
 SMALL_HEIGHT = 150
+LOG_HEIGHT = 320
 
 
 def page() -> None:
@@ -33,16 +34,17 @@ def page() -> None:
     st.html(lists.run_line(run))
     actions.say()
     _actions(run)
-    if run.is_finished:
-        _progress(run)
-    elif _is_quiet(run):
-        _progress(run)
-        st.markdown(texts.PAUSED)
-    else:
+    stands_still = run.is_finished or _is_quiet(run)
+    if not stands_still:
         st.fragment(run_every=REFRESH_SECONDS)(_live)(run_id, beside_the_curve(run))
+    else:
+        _progress(run)
+        if not run.is_finished:
+            st.markdown(texts.PAUSED)
     _scores(run)
     _sample(run)
-    _log(run)
+    if stands_still:
+        _log(run)
     _repeat(run)
 
 
@@ -50,23 +52,24 @@ def _read(run_id: str) -> RunView | None:
     if not links.is_id(run_id):
         return None
     with reading.database().read() as session:
-        return views.run_view(session, run_id)
+        return views.run_view(session, run_id, viewer=people.viewer())
 
 
-def beside_the_curve(run: RunView) -> tuple[bool, bool, int, str | None]:
-    """What of the part that stands still has appeared: sample, log, attempt and worker."""
-    return run.sample is not None, bool(run.log_tail), run.summary.attempts, run.worker
+def beside_the_curve(run: RunView) -> tuple[bool, int, str | None]:
+    """What of the part that stands still has appeared: sample, attempt and worker."""
+    return run.sample is not None, run.summary.attempts, run.worker
 
 
-def _live(run_id: str, drawn: tuple[bool, bool, int, str | None]) -> None:
-    """The one timed part. The whole page is drawn again when the run ends, when nothing has changed for half an hour,
-    and when what stands still has something to show for the first time.
+def _live(run_id: str, drawn: tuple[bool, int, str | None]) -> None:
+    """The one timed part, with the log in it. The whole page is drawn again when the run ends, when nothing has changed
+    for half an hour, and when what stands still has something to show for the first time.
     """
     run = _read(run_id)
     if run is None or run.is_finished or beside_the_curve(run) != drawn or _is_quiet(run):
         st.rerun()
     else:
         _progress(run)
+        _live_log(run)
 
 
 def _is_quiet(run: RunView) -> bool:
@@ -122,13 +125,13 @@ def _curves(run: RunView) -> None:
 
 def _actions(run: RunView) -> None:
     with st.container(horizontal=True):
-        if run.can_cancel and st.button("Cancel this run", key="cancel"):
+        if run.can_cancel and run.may_act and st.button("Cancel this run", key="cancel"):
             actions.cancel(run.summary.id)
-        if run.can_retry and st.button("Run its entry again", key="again"):
+        if run.can_retry and run.may_act and st.button("Run its entry again", key="again"):
             again = actions.ask_again(run.summary.entry_id)
             if again is not None:
                 frame.show_entry(again)
-        if not run.is_finished and st.button("Show the newest sample and log", key="newest"):
+        if not run.is_finished and st.button("Show the newest sample", key="newest"):
             st.rerun()
 
 
@@ -179,11 +182,23 @@ def _sample(run: RunView) -> None:
 
 
 def _log(run: RunView) -> None:
-    with st.expander(f"Log, last {len(run.log_tail)} lines" if run.log_tail else "Log"):
+    with st.expander("Log"):
         if run.log_tail:
             st.html(lists.log(run.log_tail))
+            st.caption(texts.log_lines(len(run.log_tail), run.summary.id))
         else:
-            st.markdown(texts.NO_LOG)
+            st.markdown(texts.LOG_WITHHELD if run.withheld else texts.NO_LOG)
+
+
+def _live_log(run: RunView) -> None:
+    """A window of a fixed height on the newest attempt, whose end stays in sight unless somebody has scrolled up."""
+    with st.expander("Log", key="log"):
+        if run.withheld:
+            st.markdown(texts.LOG_WITHHELD)
+            return
+        with st.container(height=LOG_HEIGHT, border=False, autoscroll=True):
+            st.html(lists.log(run.log_tail, scrolls=False))
+        st.caption(texts.log_lines(len(run.log_tail), run.summary.id) if run.log_tail else texts.NO_LOG)
 
 
 def _repeat(run: RunView) -> None:
@@ -196,7 +211,10 @@ def _repeat(run: RunView) -> None:
     with st.expander("Provenance"):
         st.html(lists.pairs(run.provenance, "Provenance"))
         st.caption(f"SHA-256 of the order: `{run.job_sha256}`")
-        st.code(run.job_json, language="json", height=260)
+        if run.withheld:
+            st.markdown(texts.ORDER_WITHHELD)
+        else:
+            st.code(run.job_json, language="json", height=260)
     if run.artifacts:
         with st.expander("Files"):
             st.html(lists.artifacts(run.artifacts))

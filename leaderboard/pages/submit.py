@@ -10,11 +10,13 @@ from dare import catalog
 from dare.source import AlgorithmSource
 from dare.source.problems import shown
 from dare_platform import uploads, views
+from dare_platform.models import Visibility
 from dare_platform.tracks import Track, load_track, tracks
 from dare_platform.uploads import UploadReport
 from dare_platform.verdict import escaped
-from leaderboard import actions, forms, frame, links, reading, texts
+from leaderboard import actions, forms, frame, links, people, reading, texts
 
+SEEN_BY: tuple[Visibility, ...] = ("public", "anonymous", "private")
 BUILT_IN, FILE = "built in", "my file"
 
 
@@ -23,6 +25,11 @@ def page() -> None:
     query = reading.query()
     reading.title("Submit")
     st.title("Submit an entry")
+    reason = people.why_not(people.viewer(), "submit")
+    if reason is not None:
+        st.markdown(reason)
+        people.sign_in_button("sign-in")
+        return
     _prefill(reading.query_value("from"))
     slugs = tuple(dict.fromkeys(track.track for track in tracks().values()))
 
@@ -42,11 +49,21 @@ def page() -> None:
     st.header("3. Name", anchor=False)
     default = built_in or (source.class_name if source else "")
     name = st.text_input("Name on the board", key="name", max_chars=60, placeholder=default, width=420).strip()
+    seen_by = _seen_by()
 
     report = _read(content, file_name, built_in, settings_text, track, chosen, name or default)
     _findings(report, built_in)
     st.header("4. What you get", anchor=False)
-    _queue(report, track)
+    _queue(report, track, seen_by)
+
+
+def _seen_by() -> Visibility:
+    """Who sees the entry; asked where there is more than one person."""
+    if not people.has_sign_in():
+        return "public"
+    chosen: Visibility = st.segmented_control("Who sees it", SEEN_BY, default="public", required=True, key="seen_by")
+    st.caption(texts.WHO_SEES[chosen])
+    return chosen
 
 
 def _prefill(from_entry: str) -> None:
@@ -55,7 +72,7 @@ def _prefill(from_entry: str) -> None:
         return
     st.session_state["filled_from"] = from_entry
     with reading.database().read() as session:
-        found = views.entry_view(session, from_entry)
+        found = views.entry_view(session, from_entry, people.viewer())
     if found is None:
         st.info(texts.unknown_id("entry", from_entry))
         return
@@ -82,11 +99,12 @@ def _method() -> tuple[bytes | None, str, str | None]:
         built_in = st.selectbox("Built-in method", names, key="algorithm", width=420)
         st.caption(escaped(catalog.algorithms()[built_in].summary))
         return None, "", built_in
-    if not reading.is_loopback():
+    if not reading.takes_files():
         st.markdown(texts.UPLOADS_REFUSED)
         return None, "", None
     st.markdown(texts.WHAT_A_FILE_IS)
-    file = st.file_uploader("Your algorithm, one Python file", type="py", key="file", max_upload_size=1)
+    kinds = ["py", "zip", "tar", "gz", "tgz"]
+    file = st.file_uploader("Your algorithm, one Python file or its archive", type=kinds, key="file", max_upload_size=1)
     pasted = st.text_area(
         "or paste it", key="pasted", height=220, placeholder="class MyRule(GRPO):", disabled=file is not None
     )
@@ -147,12 +165,12 @@ def _findings(report: UploadReport | None, built_in: str | None) -> None:
         st.html(forms.settings_table(report.settings))
 
 
-def _queue(report: UploadReport | None, track: Track) -> None:
+def _queue(report: UploadReport | None, track: Track, seen_by: Visibility) -> None:
     """What the button starts, and the button. One rendered form has one key: a second click finds the same entry."""
     st.session_state.setdefault("form_key", secrets.token_urlsafe(16))
     submission = report.submission if report is not None else None
     if report is not None and submission is not None:
-        st.markdown(forms.what_you_get(report, track))
+        st.markdown(forms.what_you_get(report, track, seen_by))
     with st.container(horizontal=True, vertical_alignment="center"):
         clicked = st.button(
             texts.queue_button(report.runs) if report and submission else "Queue",
@@ -163,7 +181,7 @@ def _queue(report: UploadReport | None, track: Track) -> None:
         if submission is None:
             st.markdown(_why_not(report))
     if clicked and submission is not None:
-        entry_id = actions.submit(submission, st.session_state["form_key"])
+        entry_id = actions.submit(submission, st.session_state["form_key"], seen_by)
         if entry_id is not None:
             st.session_state["form_done"] = True
             frame.show_entry(entry_id)
@@ -175,4 +193,4 @@ def _why_not(report: UploadReport | None) -> str:
     """What stands beside a button that cannot be pressed."""
     if report is not None:
         return texts.problems_first(len(report.problems))
-    return texts.METHOD_MISSING if reading.is_loopback() else texts.FILES_REFUSED
+    return texts.METHOD_MISSING if reading.takes_files() else texts.FILES_REFUSED

@@ -118,6 +118,12 @@ def _people() -> None:
         sa.Column("target", sa.Text(), nullable=False),
         sa.Column("secret", sa.Text(), nullable=True),
         sa.Column("entry_id", sa.Text(), nullable=True),
+        sa.Column(
+            "each_run",
+            sa.Boolean(create_constraint=True, name=op.f("ck_subscription_each_run")),
+            server_default=sa.text("false"),
+            nullable=False,
+        ),
         sa.Column("created_at", sa.Float(precision=53), nullable=False),
         sa.Column("ended_at", sa.Float(precision=53), nullable=True),
         sa.CheckConstraint("channel IN ('webhook', 'mail')", name=op.f("ck_subscription_channel")),

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 
 from dare.spec import Prediction as Answer
 from dare.spec import TaskProtocol
+from dare_platform.artifact_store import ArtifactStoreError, artifact_store
 from dare_platform.errors import JobDirectoryError
-from dare_platform.inside import hash_inside
 from dare_platform.models import Artifact, Attempt, Prediction, RunArtifact, TaskItem, TaskVersion
 from dare_platform.settings import Settings
 
@@ -86,7 +86,7 @@ def _answer(row: Prediction) -> tuple[Answer, str]:
 def _kept(session: Session, settings: Settings, run_id: str, task: str) -> dict[tuple[str, int], str]:
     """Texts of the file that the run left, if it is still what it was."""
     found = session.execute(
-        select(Artifact.sha256, Artifact.storage_key)
+        select(Artifact.sha256)
         .join(RunArtifact, RunArtifact.artifact_id == Artifact.id)
         .join(Attempt, (Attempt.run_id == RunArtifact.run_id) & (Attempt.token == RunArtifact.token))
         .where(
@@ -94,13 +94,16 @@ def _kept(session: Session, settings: Settings, run_id: str, task: str) -> dict[
             RunArtifact.role == f"predictions/{task}.jsonl",
             Attempt.outcome == "succeeded",
         )
-    ).one_or_none()
-    if found is None or not (settings.home / found.storage_key).is_file():
+    ).scalar_one_or_none()
+    store = artifact_store(settings)
+    if found is None or not store.holds(found):
         return {}
-    if hash_inside(settings.home, found.storage_key)[0] != found.sha256:
+    try:
+        kept = b"".join(store.chunks(found))
+    except ArtifactStoreError:
         return {}
     texts = {}
-    for line in (settings.home / found.storage_key).read_bytes().split(b"\n"):
+    for line in kept.split(b"\n"):
         try:
             answer = Answer.model_validate_json(line.decode("utf-8", "replace"))
         except (ValidationError, json.JSONDecodeError):

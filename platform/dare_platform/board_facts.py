@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from dare.spec import JobSpec
@@ -26,6 +26,7 @@ from dare_platform.models import (
     TrackVersion,
     Usage,
 )
+from dare_platform.viewer import NOBODY, Viewer
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class EntryFacts:
     numbers: tuple[Number, ...]
     spent: tuple[Spent, ...]
     class_name: str | None = None
+    anonymous: bool = False
+    private: bool = False
+    """Beside the board, for somebody who sees it: it changes nothing of any other row."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,18 @@ class BoardFacts:
     entries: tuple[EntryFacts, ...]
 
 
-def collect(session: Session, track_slug: str, version: str, backbone: str) -> BoardFacts | None:
-    """Facts of one board; None when the track or the backbone is not registered here."""
+def collect(
+    session: Session,
+    track_slug: str,
+    version: str,
+    backbone: str,
+    viewer: Viewer = NOBODY,
+    beside: str | None = None,
+) -> BoardFacts | None:
+    """Facts of one board; None when the track or the backbone is not registered here.
+
+    No private entry is among them, except the one that is named by `beside`, for somebody who sees it.
+    """
     track = session.execute(
         select(TrackVersion.id).where(TrackVersion.track_slug == track_slug, TrackVersion.version == version)
     ).scalar_one_or_none()
@@ -118,7 +132,7 @@ def collect(session: Session, track_slug: str, version: str, backbone: str) -> B
     if track is None or not revisions:
         return None
     revision, family = revisions[-1]  # the newest content: results on another one are not comparable
-    entries = _entries(session, track, revision)
+    entries = _entries(session, track, revision, viewer, beside)
     return BoardFacts(family=family, tasks=_tasks(session, track, revision), entries=entries)
 
 
@@ -132,14 +146,16 @@ def _tasks(session: Session, track: str, revision: str) -> dict[str, TaskFacts]:
     return {slug: TaskFacts(items, floor) for slug, items, floor in rows}
 
 
-def _entries(session: Session, track: str, revision: str) -> tuple[EntryFacts, ...]:
+def _entries(session: Session, track: str, revision: str, viewer: Viewer, beside: str | None) -> tuple[EntryFacts, ...]:
+    public = Entry.visibility != "private"
+    condition = public if beside is None else or_(public, and_(Entry.id == beside, viewer.sees()))
     rows = session.execute(
         select(Entry, Algorithm.slug, AlgorithmVersion.built_in, AlgorithmVersion.class_name)
         .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
         .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
         .where(
             Entry.track_version_id == track,
-            Entry.visibility != "private",
+            condition,
             select(Run.id).where(Run.entry_id == Entry.id, Run.backbone_revision_id == revision).exists(),
         )
         .order_by(Entry.created_at, Entry.id)
@@ -163,6 +179,8 @@ def _entries(session: Session, track: str, revision: str) -> tuple[EntryFacts, .
             numbers=tuple(numbers[entry.id]),
             spent=tuple(spent[entry.id]),
             class_name=class_name,
+            anonymous=entry.visibility == "anonymous",
+            private=entry.visibility == "private",
         )
         for entry, slug, built_in, class_name in rows
     )

@@ -107,7 +107,8 @@ def serve(
     assert_settings(broker)
     assert_without_torch()
     worker = Worker(settings, families, device=device, launcher=launcher, publish=CeleryPublisher(broker))
-    open_database(settings).close()  # says now what is wrong with it, not in a thread
+    with open_database(settings) as database:  # says now what is wrong with it or with the device, not in a thread
+        worker.look_at_device(database)
 
     def work() -> None:
         try:

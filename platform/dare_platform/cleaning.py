@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dare_platform import trees
 from dare_platform.models import FINISHED, Run
 from dare_platform.settings import Settings
 
@@ -39,21 +39,19 @@ def survey(session: Session, settings: Settings) -> CleaningReport:
         session.execute(select(Run.id).where(Run.id.in_([f.name for f in folders]), Run.state.in_(FINISHED))).scalars()
     )
     removable = [folder for folder in folders if folder.name in finished]
-    database = [settings.home.glob("dare.sqlite*")] if settings.home.is_dir() else []
+    database = settings.home.glob("dare.sqlite*") if settings.home.is_dir() else iter(())
+    others = [folder for folder in folders if folder.name not in finished]
     parts = (
-        _part("database", (path for found in database for path in found)),
-        _part("kept files of runs", settings.artifacts.rglob("*")),
-        _part("job directories of finished runs", (path for folder in removable for path in folder.rglob("*"))),
-        _part(
-            "other job directories",
-            (path for folder in folders if folder.name not in finished for path in folder.rglob("*")),
-        ),
+        _part("database", (path.lstat() for path in database)),
+        _part("kept files of runs", trees.sizes_below(settings.artifacts)),
+        _part("job directories of finished runs", (one for folder in removable for one in trees.sizes_below(folder))),
+        _part("other job directories", (one for folder in others for one in trees.sizes_below(folder))),
     )
     return CleaningReport(parts, tuple(folder.name for folder in removable), parts[2].bytes)
 
 
-def _part(name: str, paths: Iterable[Path]) -> Part:
-    sizes = [path.lstat().st_size for path in paths if path.is_file() or path.is_symlink()]
+def _part(name: str, found: Iterable[os.stat_result]) -> Part:
+    sizes = [one.st_size for one in found]
     return Part(name, len(sizes), sum(sizes))
 
 
@@ -62,9 +60,6 @@ def remove(settings: Settings, report: CleaningReport) -> int:
     freed = 0
     for name in report.removable:
         folder = settings.jobs / name
-        freed += sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file() and p.lstat().st_nlink == 1)
-        for path in [folder, *folder.rglob("*")]:
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o755)  # an entry's source lies in a folder without write permission
-        shutil.rmtree(folder)
+        freed += sum(found.st_size for found in trees.sizes_below(folder) if found.st_nlink == 1)
+        trees.remove(folder)
     return freed

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import shutil
 import socket
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+import httpx
 from alembic.script import ScriptDirectory
+from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from dare.catalog import backbone_directory, backbones, is_shipped
 from dare.versions import mismatches
+from dare_platform.artifact_store import ArtifactStoreError, round_trip
 from dare_platform.database import Database, alembic_config, now, schema_revision
 from dare_platform.errors import PlatformError
 from dare_platform.isolation import NONE, isolate
-from dare_platform.settings import GIB, Settings
+from dare_platform.metrics import UNSERVED_SECONDS
+from dare_platform.models import Outbox, Run
+from dare_platform.settings import GIB, Settings, with_files
 from dare_platform.tracks import tracks
 from dare_platform.views.rows import workers
+from dare_platform.views.shapes import WorkerView
+from dare_platform.views.words import duration
+
+CLOCK_SECONDS = 5.0
+"""Host and database may differ by so much before somebody should know."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,8 @@ def diagnose(settings: Settings) -> list[Finding]:
     """Everything, in the order in which one would mend it."""
     python = Finding("Python", "ok", ".".join(map(str, sys.version_info[:3])))
     machine = [python, *_libraries(), *_disk(settings), *_isolation(settings)]
-    return [*machine, *_database(settings), *_broker(settings), *_backbones(), *_data(settings)]
+    stack = [*_broker(settings), *_launcher(settings), *_store(settings), *_messages(settings), *_sign_in(settings)]
+    return [*machine, *_database(settings), *stack, *_backbones(), *_data(settings)]
 
 
 def _libraries() -> list[Finding]:
@@ -81,7 +96,8 @@ def _database(settings: Settings) -> list[Finding]:
                 text = f"{kind}, revision {found or 'none'}; this version needs {expected}"
                 return [Finding("database", "bad", text, "run `dare migrate`")]
             with database.read() as session:
-                seen = workers(session, now(session))
+                at = now(session)
+                seen, stack = workers(session, at), [*_clock(at), *_queues(session, at)]
     except (OperationalError, PlatformError) as error:
         reason = str(getattr(error, "orig", error)).splitlines()[0]
         return [
@@ -90,7 +106,122 @@ def _database(settings: Settings) -> list[Finding]:
     alive = sum(worker.alive for worker in seen)
     rest = "" if alive else "start one: `dare worker`"
     state: Literal["ok", "note"] = "ok" if alive else "note"
-    return [Finding("database", "ok", f"{kind}, revision {found}"), Finding("workers", state, f"{alive} alive", rest)]
+    revision = Finding("database", "ok", f"{kind}, revision {found}")
+    return [revision, Finding("workers", state, f"{alive} alive", rest), *_families(seen), *stack]
+
+
+def _families(seen: Sequence[WorkerView]) -> list[Finding]:
+    """By family, who serves it, and since when nobody does."""
+    found = []
+    for queue in sorted({queue for worker in seen for queue in worker.queues}):
+        of = [worker for worker in seen if queue in worker.queues]
+        alive = sum(worker.alive for worker in of)
+        last = min(worker.last_seen_seconds for worker in of)
+        state: Literal["ok", "note"] = "ok" if alive else "note"
+        text = f"{alive} alive, last sign {duration(last)} ago"
+        found.append(Finding(f"workers of {queue.removeprefix('family_')}", state, text))
+    return found
+
+
+def _clock(at: float) -> list[Finding]:
+    """Leases know the database's clock only; what people read comes from this one."""
+    apart = abs(time.time() - at)
+    if apart <= CLOCK_SECONDS:
+        return [Finding("clock", "ok", f"{apart:.1f} s from the database's")]
+    return [Finding("clock", "note", f"{apart:.0f} s from the database's", "synchronise both hosts (chrony, NTP)")]
+
+
+def _queues(session: Session, at: float) -> list[Finding]:
+    """Runs that could start and wait, and messages that the broker was not told of."""
+    ready = select(Run.queue, func.count(), func.min(func.coalesce(Run.enqueued_at, Run.created_at)))
+    waiting = ready.where(Run.state == "queued", Run.not_before <= at).group_by(Run.queue).order_by(Run.queue)
+    began = {row.queue: row.at for row in session.execute(
+        select(Run.queue, func.max(Run.started_at).label("at")).group_by(Run.queue)
+    )}  # fmt: skip
+    found = []
+    for queue, count, since in session.execute(waiting):
+        quiet = min(at - since, at - (began.get(queue) or 0.0))
+        text = f"{count} waiting, the first for {duration(max(0.0, at - since))}"
+        unserved = quiet > UNSERVED_SECONDS
+        remedy = f"start a worker of {queue.removeprefix('family_')}" if unserved else ""
+        found.append(Finding(f"queue {queue}", "bad" if unserved else "ok", text, remedy))
+    pending, oldest = session.execute(
+        select(func.count(), func.min(Outbox.created_at)).where(Outbox.published_at.is_(None))
+    ).one()
+    late = pending and at - oldest > UNSERVED_SECONDS
+    text = f"{pending} messages pending" + (f", the oldest for {duration(at - oldest)}" if pending else "")
+    remedy = "look at the broker; runs are found by polling" if late else ""
+    found.append(Finding("outbox", "note" if late else "ok", text, remedy))
+    return found
+
+
+def _launcher(settings: Settings) -> list[Finding]:
+    """The service's own word, where there is one; images are its business."""
+    if settings.launcher == "process":
+        return [Finding("launcher", "ok", "child processes of the worker")]
+    if settings.launcher == "docker":
+        return _images(settings)
+    try:
+        answer = httpx.get(f"{settings.launcher}/health", timeout=5)
+    except httpx.HTTPError as error:
+        text = f"{settings.launcher} does not answer ({error})"
+        return [Finding("launcher", "bad", text, "start it: `dare launcher`, or `docker compose up -d launcher`")]
+    if answer.status_code != 200:
+        return [Finding("launcher", "bad", f"{settings.launcher} is not well ({answer.status_code})", "read its log")]
+    return [Finding("launcher", "ok", f"{settings.launcher} answers")]
+
+
+def _images(settings: Settings) -> list[Finding]:
+    """The allow-list beside what the engine has."""
+    from dare_platform.docker_launcher import DockerLauncher
+
+    try:
+        launcher = DockerLauncher(settings)
+    except (PlatformError, OSError) as error:
+        return [Finding("engine", "bad", str(error), "start the engine, or look at DARE_DOCKER_SOCKET")]
+    try:
+        found = [Finding("engine", "ok", f"version {launcher.engine_version}")]
+        for family, image_id in sorted(launcher.images.items()):
+            if image_id is None:
+                remedy = "build it, or correct DARE_IMAGES"
+                found.append(Finding(f"image of {family}", "bad", "not on this host", remedy))
+            else:
+                found.append(Finding(f"image of {family}", "ok", image_id.removeprefix("sha256:")[:12]))
+        return found
+    finally:
+        launcher.close()
+
+
+def _store(settings: Settings) -> list[Finding]:
+    """A small file there and back."""
+    if settings.artifact_store is None:
+        return []  # a folder below DARE_HOME, which has been looked at
+    try:
+        return [Finding("artifact store", "ok", f"{round_trip(settings)}: written, read and removed")]
+    except ArtifactStoreError as error:
+        return [Finding("artifact store", "bad", str(error), "look at DARE_ARTIFACT_STORE and its credentials")]
+
+
+def _messages(settings: Settings) -> list[Finding]:
+    if settings.smtp_url is None:
+        return [Finding("mail", "ok", "none is sent")]
+    if settings.public_url is None:
+        return [Finding("mail", "note", "messages have no links", "set DARE_PUBLIC_URL")]
+    return [Finding("mail", "ok", f"from {settings.mail_from}")]
+
+
+def _sign_in(settings: Settings) -> list[Finding]:
+    """Whether every setting is there; the provider itself is asked by the site."""
+    if settings.sign_in == "local":
+        return [Finding("sign-in", "ok", "the local account, on loopback")]
+    env = with_files(os.environ)
+    wanted = ("DARE_OIDC_CLIENT_ID", "DARE_OIDC_CLIENT_SECRET", "DARE_OIDC_COOKIE_SECRET", "DARE_PUBLIC_URL")
+    missing = [name for name in wanted if not env.get(name)]
+    if not env.get("DARE_OIDC_ISSUER") and not env.get("DARE_OIDC_METADATA_URL"):
+        missing.insert(0, "DARE_OIDC_ISSUER")
+    if missing:
+        return [Finding("sign-in", "bad", f"oidc, without {', '.join(missing)}", "set them; see docs/operate.md")]
+    return [Finding("sign-in", "ok", "oidc")]
 
 
 def _broker(settings: Settings) -> list[Finding]:

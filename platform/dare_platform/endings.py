@@ -20,6 +20,7 @@ from dare_platform.models import (
     Backbone,
     BackboneRevision,
     Device,
+    GpuLease,
     Outcome,
     Run,
     Usage,
@@ -84,10 +85,12 @@ def fail(
     actor: str,
     token: int | None = None,
     outcome: Outcome = "failed",
+    for_good: bool = False,
 ) -> Literal["queued", "failed", "cancelled"] | None:
     """End an attempt badly: again in the queue for infrastructure faults with attempts left, failed otherwise.
 
     None when the caller no longer holds the run. `sentence` is what happened here; the cause's own is the default.
+    `for_good`: not tried again, whatever the cause.
     """
     rule = CAUSES[cause]
     run = session.execute(
@@ -103,7 +106,7 @@ def fail(
         close_attempt(session, run_id, run.lease_token, outcome, cause=cause, sentence=said)
     if run.cancel_requested_at is not None and run.state in ACTIVE:
         return "cancelled" if _end_as_cancelled(session, run_id, actor, token) else None
-    if rule.retried and run.attempts < run.max_attempts and run.state in ACTIVE:
+    if rule.retried and not for_good and run.attempts < run.max_attempts and run.state in ACTIVE:
         wait = _back_off(run.attempts)
         changes = {**explained, "not_before": now(session) + wait}
         waits = {"cause": cause, "sentence": said, "waits_seconds": round(wait, 1)}
@@ -176,11 +179,14 @@ def _holds(session: Session, run_id: str, token: int) -> bool:
 def close_attempt(
     session: Session, run_id: str, token: int, outcome: Outcome, cause: Cause | None = None, sentence: str | None = None
 ) -> None:
-    """Write how an attempt ended. An attempt ends once.
+    """Write how an attempt ended, and let go of its device. An attempt ends once.
 
     One without a result of its runner costs the time that passed; who asked for its end pays for it.
     """
-    values = {"outcome": outcome, "ended_at": now(session), "cause": cause, "sentence": sentence}
+    at = now(session)
+    leased = update(GpuLease).where(GpuLease.run_id == run_id, GpuLease.token == token, GpuLease.released_at.is_(None))
+    session.execute(leased.values(released_at=at).execution_options(synchronize_session=False))
+    values = {"outcome": outcome, "ended_at": at, "cause": cause, "sentence": sentence}
     open_one = update(Attempt).where(Attempt.run_id == run_id, Attempt.token == token, Attempt.ended_at.is_(None))
     closed = session.execute(
         open_one.values(**values)

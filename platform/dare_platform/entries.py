@@ -45,8 +45,9 @@ from dare_platform.models import (
     Gate,
     Run,
     TrackVersion,
+    Visibility,
 )
-from dare_platform.rescoring import score_job
+from dare_platform.rescoring import score_job, without_programs
 from dare_platform.tracks import Track
 from dare_platform.uploads import UNTOUCHED, Submission, UploadReport, kind_of, read_builtin, read_upload
 
@@ -70,7 +71,13 @@ class Submitted:
     """Markdown; for an entry that was there already it says so."""
 
 
-def submit(session: Session, account_id: str, submission: Submission, idempotency_key: str) -> Submitted:
+def submit(
+    session: Session,
+    account_id: str,
+    submission: Submission,
+    idempotency_key: str,
+    visibility: Visibility = "public",
+) -> Submitted:
     """Write an entry and queue its runs. The same key, or identical content, leads to the entry that is there.
 
     Raises RefusedError when the name belongs to another algorithm, RegistryError when the track is not registered.
@@ -84,13 +91,14 @@ def submit(session: Session, account_id: str, submission: Submission, idempotenc
     if again is not None:
         return _completed(session, again, submission, revisions)
     track = track_row(session, submission.track)
-    _name_is_free(session, submission, track)
+    _name_is_free(session, submission, track, account_id)
     algorithm = algorithm_row(session, account_id, submission)
     version = version_row(session, algorithm, submission) if algorithm is not None else None
-    same = same_content(session, version, track, set(revisions.values()))
+    same = same_content(session, version, track, set(revisions.values()), account_id)
     if same is not None:
         return _completed(session, same, submission, revisions)
-    return _write(session, account_id, submission, idempotency_key, track, version, revisions)
+    seen_by: Visibility = "public" if submission.kind == "reference" else visibility
+    return _write(session, account_id, submission, idempotency_key, track, version, revisions, visibility=seen_by)
 
 
 def _write(
@@ -102,6 +110,7 @@ def _write(
     version: AlgorithmVersion | None,
     revisions: dict[str, str],
     rerun_of: str | None = None,
+    visibility: Visibility = "public",
 ) -> Submitted:
     checks = families_to_check(session, submission)
     entry = Entry(
@@ -113,7 +122,7 @@ def _write(
         name=submission.name,
         kind=submission.kind,
         gate="validating" if checks else "accepted",
-        visibility="public",
+        visibility=visibility,
         ordinal=1 + tries(session, version, track),
         rerun_of=rerun_of,
         created_at=datetime.now(UTC),
@@ -185,6 +194,9 @@ def _add_work(
             session, entry_id=entry.id, backbone_revision_id=revision, job=job, device=track.device, depends_on=after
         ).id
     job = track.evaluate_job(record.ref, seed, trained=trains_on is not None, with_data=submission.with_data)
+    scoring = score_job(job)
+    if scoring is not None:
+        job = without_programs(job)
     evaluation = endings.add_run(
         session,
         entry_id=entry.id,
@@ -194,7 +206,6 @@ def _add_work(
         depends_on=after,
         priority=EVALUATE_NEXT,
     )
-    scoring = score_job(job)
     if scoring is not None:
         endings.add_run(
             session,
@@ -220,14 +231,21 @@ def _identical(entry: Entry) -> str:
     return f"This entry is identical to `{entry.id}` ({entry.name}, {day})."
 
 
-def _name_is_free(session: Session, submission: Submission, track: TrackVersion) -> None:
-    """A name stands for one algorithm on a track; its latest entry is the row of the board."""
+def _name_is_free(session: Session, submission: Submission, track: TrackVersion, account_id: str) -> None:
+    """A name stands for one algorithm on a track; its latest entry is the row of the board.
+
+    A private entry of somebody else holds no name: a refusal would say that it is there.
+    """
     others = session.execute(
         select(Algorithm.slug)
         .select_from(Entry)
         .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
         .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
-        .where(Entry.track_version_id == track.id, Entry.name == submission.name)
+        .where(
+            Entry.track_version_id == track.id,
+            Entry.name == submission.name,
+            (Entry.visibility != "private") | (Entry.submitted_by == account_id),
+        )
         .distinct()
     ).scalars()
     if any((slug or UNTOUCHED) != submission.algorithm for slug in others):
@@ -314,7 +332,17 @@ def retry(
     track = track_row(session, submission.track)
     revisions = {record.name: revision_id(session, record) for record in submission.backbones}
     version = session.get(AlgorithmVersion, entry.algorithm_version_id) if entry.algorithm_version_id else None
-    return _write(session, account_id, submission, idempotency_key, track, version, revisions, rerun_of=entry.id)
+    return _write(
+        session,
+        account_id,
+        submission,
+        idempotency_key,
+        track,
+        version,
+        revisions,
+        rerun_of=entry.id,
+        visibility=entry.visibility,
+    )
 
 
 def _submission_of(session: Session, entry: Entry, catalog: Mapping[str, BackboneRecord]) -> Submission:

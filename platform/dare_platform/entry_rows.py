@@ -114,15 +114,16 @@ def version_row(session: Session, algorithm: Algorithm, submission: Submission) 
 
 
 def same_content(
-    session: Session, version: AlgorithmVersion | None, track: TrackVersion, revisions: set[str]
+    session: Session, version: AlgorithmVersion | None, track: TrackVersion, revisions: set[str], account_id: str
 ) -> Entry | None:
-    """The newest entry that would give the same runs; withdrawn and rejected ones do not count."""
+    """The newest entry that would give the same runs; withdrawn, rejected and others' private ones do not count."""
     candidates = session.execute(
         select(Entry)
         .where(
             Entry.track_version_id == track.id,
             Entry.algorithm_version_id == version.id if version else Entry.algorithm_version_id.is_(None),
             Entry.gate.in_(("validating", "accepted")),
+            (Entry.visibility != "private") | (Entry.submitted_by == account_id),
         )
         .order_by(Entry.created_at.desc(), Entry.id.desc())
     ).scalars()

@@ -1,16 +1,18 @@
-"""Takes a working run's events into the database while it works: progress, curves, alarms and samples."""
+"""Takes what a working run reports into the database while it works: progress, curves, alarms, samples, its output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
 from dare.spec import Event
 from dare_platform.endings import tail
 from dare_platform.inside import plain_text
+from dare_platform.log_chunks import Piece, keep
 from dare_platform.models import ACTIVE, Attempt, MetricPoint, Run, RunEvent
 from dare_platform.results import insert_new
 from dare_platform.states import record
@@ -20,8 +22,20 @@ NOTES_PER_ATTEMPT = 200
 """Alarms and samples kept for one attempt; a run that sends more has told enough."""
 
 
-def ingest(session: Session, run_id: str, token: int, events: Sequence[Event], log: str, *, actor: str) -> bool:
-    """Write what a run reported since the last time. False when the token is old: nothing is written then."""
+def ingest(
+    session: Session,
+    run_id: str,
+    token: int,
+    events: Sequence[Event],
+    log: str,
+    *,
+    actor: str,
+    output: Sequence[Piece] = (),
+) -> bool:
+    """Write what a run reported since the last time. False when the token is old: nothing is written then.
+
+    `log` is the end of its log as it is now, `output` what came to it.
+    """
     progress: dict[str, Any] = {}
     for event in events:
         progress.update(_progress(event))
@@ -38,6 +52,7 @@ def ingest(session: Session, run_id: str, token: int, events: Sequence[Event], l
         .values(log_tail=tail(log))
         .execution_options(synchronize_session=False)
     )
+    keep(session, run_id, token, output)
     insert_new(session, MetricPoint.__table__, [point for event in events for point in _points(run_id, token, event)])
     notes = [event for event in events if event.kind in ("alarm", "sample")]
     if notes:
@@ -73,11 +88,17 @@ def _amount(value: float | None) -> float | None:
 
 
 def _note(session: Session, run_id: str, token: int, events: Sequence[Event], actor: str) -> None:
-    kept = session.execute(
-        select(func.count()).where(
-            RunEvent.run_id == run_id, RunEvent.token == token, RunEvent.kind.in_(("alarm", "sample"))
-        )
-    ).scalar_one()
-    for event in events[: max(0, NOTES_PER_ATTEMPT - kept)]:
+    """Alarms and samples. One that another attempt has told of the same process is not told again."""
+    watched = select(Attempt.job_token).where(Attempt.run_id == run_id, Attempt.token == token).scalar_subquery()
+    told = session.execute(
+        select(RunEvent.token, RunEvent.kind, RunEvent.detail_json)
+        .join(Attempt, (Attempt.run_id == RunEvent.run_id) & (Attempt.token == RunEvent.token))
+        .where(RunEvent.run_id == run_id, RunEvent.kind.in_(("alarm", "sample")), Attempt.job_token == watched)
+    ).all()
+    left = NOTES_PER_ATTEMPT - len(told)
+    known = {(kind, detail) for by, kind, detail in told if by != token}
+    for event in events:
         detail = event.model_dump(mode="json", exclude_none=True, exclude={"kind", "metrics"})
-        record(session, run_id, event.kind, actor=actor, token=token, detail=detail)
+        if left > 0 and (event.kind, json.dumps(detail, sort_keys=True)) not in known:
+            record(session, run_id, event.kind, actor=actor, token=token, detail=detail)
+            left -= 1

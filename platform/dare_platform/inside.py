@@ -72,6 +72,46 @@ def hash_inside(directory: Path, relative: str) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
+def hash_declared(directory: Path, relative: str, size: int) -> str:
+    """SHA-256 of a file that has this size and no other name; OutputError for another one, before a byte is read."""
+    digest = hashlib.sha256()
+    with open_inside(directory, relative) as file:
+        _is_declared(file, relative, size)
+        for chunk in _exactly(file, relative, size):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def copy_inside(directory: Path, relative: str, target: Path, size: int) -> str:
+    """Copy a file of this size to a new one, and say the SHA-256 of what was copied: nobody can swap it in between."""
+    digest = hashlib.sha256()
+    with open_inside(directory, relative) as file, target.open("xb") as copy:
+        for chunk in _exactly(file, relative, size):
+            digest.update(chunk)
+            copy.write(chunk)
+    return digest.hexdigest()
+
+
+def _is_declared(file: BinaryIO, relative: str, size: int) -> None:
+    found = os.fstat(file.fileno())
+    if found.st_size != size:
+        raise OutputError(f"the file {relative} has {found.st_size} bytes, not the {size} that are declared")
+    if found.st_nlink != 1:
+        raise OutputError(f"the file {relative} has a second name elsewhere; leave a copy")
+
+
+def _exactly(file: BinaryIO, relative: str, size: int) -> Iterator[bytes]:
+    """The bytes of a file, which are so many; OutputError where somebody changes it meanwhile."""
+    left = size
+    while chunk := file.read(min(CHUNK, left + 1)):
+        left -= len(chunk)
+        if left < 0:
+            break
+        yield chunk
+    if left:
+        raise OutputError(f"the file {relative} changed while it was read")
+
+
 def lines_inside(directory: Path, relative: str, limit: int, line_limit: int) -> Iterator[bytes]:
     """Lines of a file, each of at most `line_limit` bytes, `limit` bytes in all."""
     with open_inside(directory, relative) as file:

@@ -1,10 +1,8 @@
-"""Writes the directory that is a run's whole world: order, submitted source, weights or answers, last checkpoint."""
+"""Writes the directory that is a run's whole world: order, submitted source, weights or answers, the data that it may
+train on, last checkpoint."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,11 +11,15 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dare.data.training_files import write_training_files
 from dare.spec import Prediction as Answer
 from dare.spec import RunKind
+from dare.tasks import MissingDataError
+from dare_platform import trees
 from dare_platform.answers import stored_answers, write_answers
+from dare_platform.artifact_store import artifact_store
 from dare_platform.errors import JobDirectoryError
-from dare_platform.inside import hash_inside, relative_parts
+from dare_platform.inside import relative_parts
 from dare_platform.lease import Claim
 from dare_platform.models import Artifact, Attempt, Run, RunArtifact
 from dare_platform.settings import Settings
@@ -27,6 +29,8 @@ MODEL = "model/"
 CHECKPOINT = "checkpoint"
 WHOLE_CHECKPOINTS = (CHECKPOINT, f".{CHECKPOINT}.old")
 """Names under which a runner leaves a whole checkpoint: the second, when it was killed while it replaced the first."""
+DATA = "data"
+"""Stands for the folder of published data where a run executes an entry's code."""
 RESUMED: Mapping[RunKind, tuple[str, tuple[str, ...]]] = {
     "train": (CHECKPOINT, WHOLE_CHECKPOINTS),
     "evaluate": ("predictions", ("predictions",)),  # line by line: a runner leaves out what a kill tore
@@ -41,19 +45,18 @@ class Weight:
     path: str
     """Relative to `weights/`."""
     sha256: str
-    storage_key: str
 
 
 def weights_of(session: Session, train_run_id: str) -> tuple[Weight, ...]:
     """The files that a succeeded train run left under `model/`."""
     rows = session.execute(
-        select(RunArtifact.role, Artifact.sha256, Artifact.storage_key)
+        select(RunArtifact.role, Artifact.sha256)
         .join(Artifact, Artifact.id == RunArtifact.artifact_id)
         .join(Attempt, (Attempt.run_id == RunArtifact.run_id) & (Attempt.token == RunArtifact.token))
         .where(RunArtifact.run_id == train_run_id, RunArtifact.role.startswith(MODEL), Attempt.outcome == "succeeded")
         .order_by(RunArtifact.role)
     )
-    return tuple(Weight(role.removeprefix(MODEL), sha256, key) for role, sha256, key in rows)
+    return tuple(Weight(role.removeprefix(MODEL), sha256) for role, sha256 in rows)
 
 
 def weights_for(session: Session, claim: Claim) -> tuple[Weight, ...]:
@@ -79,9 +82,9 @@ def answers_for(session: Session, settings: Settings, claim: Claim) -> dict[str,
     }
 
 
-def directory_of(settings: Settings, run_id: str, token: int) -> Path:
-    """Private to one attempt."""
-    return settings.jobs / run_id / str(token)
+def directory_of(settings: Settings, run_id: str, job_token: int) -> Path:
+    """Private to one process of a run, whoever watches it."""
+    return settings.jobs / run_id / str(job_token)
 
 
 def write_job_directory(
@@ -91,7 +94,7 @@ def write_job_directory(
     answers: Mapping[str, Sequence[Answer]] | None = None,
 ) -> Path:
     """Make the directory of an attempt, ready to be run."""
-    directory = directory_of(settings, claim.run_id, claim.token)
+    directory = directory_of(settings, claim.run_id, claim.job_token)
     directory.mkdir(parents=True)
     (directory / "job.json").write_text(claim.job_json, encoding="utf-8")
     for folder in ("home", "tmp"):
@@ -104,11 +107,24 @@ def write_job_directory(
         source.parent.chmod(0o555)
     for weight in weights:
         _place_weight(settings, directory, weight)
+    if claim.job.kind in ("train", "check"):
+        _place_training_data(settings, claim, directory / DATA)
     if answers:
         place_answers(directory, answers)
     if claim.job.kind in RESUMED:
         _bring_earlier_work(settings, claim, directory, *RESUMED[claim.job.kind])
     return directory
+
+
+def _place_training_data(settings: Settings, claim: Claim, folder: Path) -> None:
+    """A contract check trains on generated toys, and gets none."""
+    folder.mkdir()
+    if claim.job.train is None:
+        return
+    try:
+        write_training_files(claim.job.train.data, settings.data, folder)
+    except MissingDataError as error:
+        raise JobDirectoryError(f"the run cannot be given its training data: {error}") from error
 
 
 def place_answers(directory: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
@@ -121,38 +137,20 @@ def place_answers(directory: Path, answers: Mapping[str, Sequence[Answer]]) -> N
 
 def _place_weight(settings: Settings, directory: Path, weight: Weight) -> None:
     """A hard link where possible: no entry's code runs beside it. Checked byte for byte either way."""
-    found, _ = hash_inside(settings.home, weight.storage_key)
-    if found != weight.sha256:
-        raise JobDirectoryError(
-            f"the stored weights {weight.storage_key} have SHA-256 {found[:12]}, recorded was {weight.sha256[:12]}: "
-            "somebody changed them; train again"
-        )
     target = directory.joinpath("weights", *relative_parts(weight.path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    link_or_copy(settings.home / weight.storage_key, target)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """One inode for two names, or a copy where the file system has no links."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copyfile(source, target, follow_symlinks=False)
+    artifact_store(settings).place(weight.sha256, target)
 
 
 def _bring_earlier_work(settings: Settings, claim: Claim, directory: Path, target: str, names: Sequence[str]) -> None:
-    """Copy what the newest earlier attempt left under one of the names to `target`, in place by rename."""
-    for token, name in product(range(claim.token - 1, 0, -1), names):
+    """Copy what the newest earlier process left under one of the names to `target`, in place by rename."""
+    made = (int(folder.name) for folder in directory.parent.iterdir() if folder.name.isdigit())
+    before = sorted((token for token in made if token < claim.job_token), reverse=True)
+    for token, name in product(before, names):
         earlier = directory_of(settings, claim.run_id, token) / name
         if not earlier.is_dir() or earlier.is_symlink():
             continue
-        unfinished = directory / f"{target}.part"
-        shutil.copytree(earlier, unfinished, symlinks=True, ignore=_no_plain_file)
-        unfinished.rename(directory / target)
-        return
-
-
-def _no_plain_file(folder: str, names: list[str]) -> list[str]:
-    """Links, pipes and devices: nothing that we go on from holds any."""
-    kinds = {name: os.lstat(Path(folder, name)).st_mode for name in names}
-    return [name for name, mode in kinds.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]
+        unfinished, limits = directory / f"{target}.part", settings.limits
+        if trees.copy_plain(earlier, unfinished, limits.directory_bytes, limits.directory_files):
+            unfinished.rename(directory / target)
+            return

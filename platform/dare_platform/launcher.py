@@ -26,6 +26,8 @@ class Order:
     lease_token: int
     """By which the run is held now: newer than `token` where a worker adopted what another one had started."""
     gpu_uuid: str | None = None
+    backbone: str | None = None
+    """Name of the one whose weights it needs."""
 
     @property
     def name(self) -> str:

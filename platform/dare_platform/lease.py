@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from dare.spec import JobSpec
 from dare_platform.database import epoch_now, now
 from dare_platform.endings import fail
+from dare_platform.gpu import gpu_can_be_taken, take_gpu
 from dare_platform.models import (
     ACTIVE,
     AlgorithmVersion,
@@ -23,20 +24,26 @@ from dare_platform.models import (
     BackboneRevision,
     Entry,
     Run,
+    State,
     Worker,
 )
 from dare_platform.states import announce, move
 
+POISON_WORKERS = 3
+"""A run during which so many different workers died is not given to another."""
 LOST_AFTER_LEASES = 3.0
 """A worker unseen for so many leases is shown as lost."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A run that a worker holds, with everything it needs to start it."""
+    """A run that a worker holds, with everything it needs to start it, or to go on with it."""
 
     run_id: str
     token: int
+    """Proves that the run is held, in every write."""
+    job_token: int
+    """Names directory and process: older than `token` where another worker has started them."""
     attempt: int
     worker_id: str
     job: JobSpec
@@ -45,11 +52,23 @@ class Claim:
     depends_on: str | None
     source: str | None
     """Text of the submitted algorithm; None for built-in ones and for runs without one."""
+    state: State = "leased"
+    """In which the run was when it became ours."""
 
     @property
     def actor(self) -> str:
         """Who acts, for events."""
         return f"worker {self.worker_id}"
+
+    @property
+    def name(self) -> str:
+        """Of its process, as launchers know it."""
+        return f"{self.run_id}-{self.job_token}"
+
+    @property
+    def is_adopted(self) -> bool:
+        """Another worker has started it."""
+        return self.job_token != self.token
 
     @property
     def runs_submitted_code(self) -> bool:
@@ -63,13 +82,16 @@ def queue_order() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
 
 
 def claim(session: Session, worker: Worker, lease_seconds: float, source_revision: str | None = None) -> Claim | None:
-    """Take the first waiting run that this worker may do, or None.
+    """Take the first waiting run that this worker may do, with its device, or None.
 
-    A CPU worker takes tiny backbones only. A score run loads no backbone, so that anybody may do it.
+    A CPU worker takes tiny backbones only, one with a GPU what its device is free and healthy for. A score run loads
+    no backbone, so that anybody may do it.
     """
     can_load = and_(Run.device == worker.device, Backbone.family.in_(worker.families.split(",")))
     if worker.device == "cpu":
         can_load = and_(can_load, Backbone.tiny)
+    elif not gpu_can_be_taken(session, worker):
+        can_load = false()
     candidates = (
         select(Run)
         .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
@@ -105,12 +127,22 @@ def claim(session: Session, worker: Worker, lease_seconds: float, source_revisio
     }
     if not move(session, run.id, "leased", actor=f"worker {worker.id}", changes=held, detail={"token": token}):
         return None
-    last = session.execute(select(func.max(Attempt.number)).where(Attempt.run_id == run.id)).scalar_one()
+    attempt = new_attempt(session, worker, run.id, token, token, at, source_revision)
+    if run.device == "gpu" and run.kind != "score":
+        take_gpu(session, worker, run.id, token, at)
+    return claim_of(session, run, worker, token, token, attempt.number, "leased")
+
+
+def new_attempt(
+    session: Session, worker: Worker, run_id: str, token: int, job_token: int, at: float, source_revision: str | None
+) -> Attempt:
+    """The row of an attempt that begins now."""
+    last = session.execute(select(func.max(Attempt.number)).where(Attempt.run_id == run_id)).scalar_one()
     attempt = Attempt(
-        run_id=run.id,
+        run_id=run_id,
         number=(last or 0) + 1,
         token=token,
-        job_token=token,
+        job_token=job_token,
         worker_id=worker.id,
         started_at=at,
         host=worker.host,
@@ -120,17 +152,26 @@ def claim(session: Session, worker: Worker, lease_seconds: float, source_revisio
     )
     session.add(attempt)
     session.flush()
+    return attempt
+
+
+def claim_of(
+    session: Session, run: Run, worker: Worker, token: int, job_token: int, attempt: int, state: State
+) -> Claim:
+    """What its new holder is told of a run."""
     job = JobSpec.model_validate_json(run.job_json)
     return Claim(
         run_id=run.id,
         token=token,
-        attempt=attempt.number,
+        job_token=job_token,
+        attempt=attempt,
         worker_id=worker.id,
         job=job,
         job_json=run.job_json,
         job_sha256=run.job_sha256,
         depends_on=run.depends_on,
         source=_submitted_source(session, run.entry_id, job),
+        state=state,
     )
 
 
@@ -160,6 +201,33 @@ def heartbeat(session: Session, run_id: str, token: int, lease_seconds: float) -
     return "held" if row.cancel_requested_at is None else "cancel"
 
 
+def lose(
+    session: Session, run_id: str, token: int, *, actor: str, sentence: str | None = None
+) -> Literal["queued", "failed", "cancelled"] | None:
+    """Take a run back from a worker that is gone: again in the queue, or failed after its last attempt.
+
+    A run whose workers died one after the other is not given to the next. None: it is held by somebody else by now.
+    """
+    if not has_killed_enough(session, run_id, token):
+        return fail(session, run_id, "lost_worker", sentence, actor=actor, token=token, outcome="lost")
+    last = session.execute(select(Attempt).where(Attempt.run_id == run_id, Attempt.token == token)).scalar_one()
+    on_what = session.execute(select(Worker.gpu_uuid).where(Worker.id == last.worker_id)).scalar_one()
+    said = (
+        f"{POISON_WORKERS} workers stopped answering while they held this run, the last one on {last.host}"
+        f"{f' with {on_what}' if on_what else ''}{f' from image {last.image_id[:19]}' if last.image_id else ''}: it is "
+        "not given to another."
+    )
+    return fail(session, run_id, "lost_worker", said, actor=actor, token=token, outcome="lost", for_good=True)
+
+
+def has_killed_enough(session: Session, run_id: str, token: int) -> bool:
+    """Whether the holder under `token`, which is gone, makes it as many different workers as one run may cost."""
+    gone = select(func.count(Attempt.worker_id.distinct())).where(
+        Attempt.run_id == run_id, or_(Attempt.outcome == "lost", Attempt.token == token)
+    )
+    return session.execute(gone).scalar_one() >= POISON_WORKERS
+
+
 def reap(session: Session, lease_seconds: float) -> list[str]:
     """Take back every run whose lease has ended: into the queue with a pause, or failed after its last attempt."""
     expired = session.execute(
@@ -169,7 +237,7 @@ def reap(session: Session, lease_seconds: float) -> list[str]:
         .with_for_update(skip_locked=True)
     ).all()
     for run_id, token in expired:
-        fail(session, run_id, "lost_worker", actor="reaper", token=token, outcome="lost")
+        lose(session, run_id, token, actor="reaper")
     silent = Worker.last_seen_at < epoch_now() - LOST_AFTER_LEASES * lease_seconds
     lost = update(Worker).where(Worker.state.in_(("starting", "idle", "busy", "draining")), silent)
     session.execute(lost.values(state="lost").execution_options(synchronize_session=False))

@@ -33,6 +33,7 @@ def order_of(session: Session, settings: Settings, run_id: str, lease_token: int
         family=job.backbone.family,
         lease_token=lease_token,
         gpu_uuid=row.gpu_uuid if run.device == "gpu" and job.kind != "score" else None,
+        backbone=job.backbone.name,
     )
 
 

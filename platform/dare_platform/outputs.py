@@ -9,11 +9,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dare.scoring import summarise
-from dare.spec import Event, ItemOutcome, JobSpec, Prediction, Result, Score, TaskProtocol
+from dare.spec import Event, ItemOutcome, JobSpec, Prediction, Result, RunKind, Score, TaskProtocol
 from dare.tasks import load_task, task_names
+from dare.weights.headers import CheckpointError, read_open_header
 from dare_platform.errors import OutputError
-from dare_platform.inside import hash_inside, is_inside, lines_inside, open_inside, read_inside, relative_parts
-from dare_platform.settings import MIB
+from dare_platform.inside import hash_declared, is_inside, lines_inside, open_inside, read_inside, relative_parts
+from dare_platform.settings import MIB, Limits
 
 RESULT_BYTES = 4 * MIB
 LINE_BYTES = MIB
@@ -22,6 +23,19 @@ EVENT_LINE_BYTES = 256 * 1024
 EVENTS_AT_ONCE_BYTES = MIB
 EVENTS_BYTES = 256 * MIB
 ARTIFACTS = 256
+LONGEST_PATH = 200
+LONGEST_MESSAGE = 2000
+HEADER_BYTES = 16 * MIB
+"""Of a file of weights. Sixteen thousand experts need two."""
+LEFT_BY: Mapping[RunKind, tuple[frozenset[str], frozenset[str]]] = {
+    "train": (frozenset({"model", "adapter"}), frozenset({".safetensors", ".json", ".txt", ".jinja", ".md"})),
+    "evaluate": (frozenset({"predictions", "items"}), frozenset({".jsonl"})),
+    "score": (frozenset({"items"}), frozenset({".jsonl"})),
+    "check": (frozenset(), frozenset()),
+}
+"""Folders and kinds of files that a run of each kind leaves: no pickle, no program, nothing that somebody would run."""
+POINTS = 1_000_000
+"""Numbers of curves that one attempt may report; a training of 10,000 steps has a fifth of that."""
 LARGEST_INTEGER = 2**31 - 1
 SHORTEST_ID = 16
 MOST_USED = 1e15
@@ -37,6 +51,8 @@ class EventReader:
     directory: Path
     offset: int = 0
     refused: int = 0
+    points: int = 0
+    """Numbers of curves so far."""
     _half: bytes = field(default=b"", repr=False)
     _skips: bool = False
 
@@ -69,6 +85,10 @@ class EventReader:
             return None
         numbers = (event.step, event.of)
         if len(line) > EVENT_LINE_BYTES or any(n is not None and not 0 <= n <= LARGEST_INTEGER for n in numbers):
+            self.refused += 1
+            return None
+        self.points += len(event.metrics)
+        if self.points > POINTS and event.metrics:
             self.refused += 1
             return None
         return event
@@ -106,17 +126,25 @@ def read_result(directory: Path, job: JobSpec) -> Result:
         raise OutputError(f"result.json answers another job ({result.kind} {result.job[:12]})")
     for name, used in result.usage.model_dump().items():
         if used is not None and not 0 <= used <= MOST_USED:
-            raise OutputError(f"result.json is not valid: usage.{name} is {used}, which no run can use")
+            raise OutputError(f"result.json is not valid: usage.{name} is {str(used)[:30]}, which no run can use")
+    if len(result.message) > LONGEST_MESSAGE:
+        raise OutputError(f"result.json has a message of {len(result.message)} characters; {LONGEST_MESSAGE} are taken")
     return result
 
 
-def read_outputs(directory: Path, job: JobSpec, result: Result, items: Mapping[str, Sequence[str]]) -> Outputs:
-    """The files beside a succeeded result. `items` are the item ids of each task in order.
+def read_outputs(
+    directory: Path,
+    job: JobSpec,
+    result: Result,
+    items: Mapping[str, Sequence[str]],
+    most_bytes: int = Limits().directory_bytes,
+) -> Outputs:
+    """The files beside a succeeded result. `items` are the item ids of each task in order; `most_bytes`, all artifacts.
 
     A task of programs may come out without a score: where nothing keeps programs apart they are not run, and its
     answers wait for a run that can. Every other task that is asked for is scored by its headline's scorer at least.
     """
-    artifacts = _read_artifacts(directory, result)
+    artifacts = _read_artifacts(directory, result, most_bytes)
     if job.kind == "train" and not any(artifact.path.startswith("model/") for artifact in artifacts):
         raise OutputError("the run says it succeeded but left no file under model/")
     protocols = protocols_of(job)
@@ -154,19 +182,46 @@ def _expected(protocol: TaskProtocol, items: Sequence[str]) -> frozenset[tuple[s
     return frozenset((item, sample) for item in asked for sample in range(protocol.samples + 1))
 
 
-def _read_artifacts(directory: Path, result: Result) -> tuple[FoundArtifact, ...]:
+def _read_artifacts(directory: Path, result: Result, most_bytes: int) -> tuple[FoundArtifact, ...]:
     if len(result.artifacts) > ARTIFACTS:
         raise OutputError(f"the run declares {len(result.artifacts)} artifacts; {ARTIFACTS} are allowed")
+    total = sum(max(0, artifact.bytes) for artifact in result.artifacts)
+    if total > most_bytes:  # said before anything is read: a file of a terabyte need not take any disk
+        raise OutputError(
+            f"the run declares artifacts of {str(total // MIB)[:30]} MiB; {most_bytes // MIB} MiB are allowed"
+        )
     found = []
     for artifact in result.artifacts:
         path = "/".join(relative_parts(artifact.path))
-        sha256, size = hash_inside(directory, path)
-        if (sha256, size) != (artifact.sha256, artifact.bytes):
+        _is_left_by(result.kind, path)
+        sha256 = hash_declared(directory, path, artifact.bytes)
+        if sha256 != artifact.sha256:
             raise OutputError(f"the artifact {path} is not the file that result.json declares")
-        found.append(FoundArtifact(path, sha256, size))
+        if path.endswith(".safetensors"):
+            _holds_tensors(directory, path, artifact.bytes)
+        found.append(FoundArtifact(path, sha256, artifact.bytes))
     if len({artifact.path for artifact in found}) != len(found):
         raise OutputError("result.json declares an artifact twice")
     return tuple(found)
+
+
+def _is_left_by(kind: RunKind, path: str) -> None:
+    folders, suffixes = LEFT_BY[kind]
+    if len(path) > LONGEST_PATH or not path.isprintable():
+        raise OutputError(f"result.json declares an artifact of the name {path[:LONGEST_PATH]!r}, which is not taken")
+    folder, _, name = path.partition("/")
+    if folder not in folders or not name or Path(path).suffix not in suffixes:
+        taken = f"{' and '.join(sorted(folders))} with {', '.join(sorted(suffixes))}" if folders else "nothing"
+        raise OutputError(f"a {kind} run leaves {taken}; {path!r} is not taken")
+
+
+def _holds_tensors(directory: Path, path: str, size: int) -> None:
+    """The header is whole and describes every byte behind it; the numbers themselves may be anything."""
+    with open_inside(directory, path) as file:
+        try:
+            read_open_header(file, size, Path(path), HEADER_BYTES)
+        except CheckpointError as error:
+            raise OutputError(str(error)) from error
 
 
 def _read_predictions(directory: Path, task: str, expected: frozenset[tuple[str, int]]) -> tuple[Prediction, ...]:
@@ -260,7 +315,7 @@ def _is_mean_of(score: Score, protocol: TaskProtocol, rows: Sequence[ItemOutcome
     again = {(one.metric, one.decoding): one for one in summarise(protocol, rows)}.get((score.metric, score.decoding))
     if again is None:
         raise OutputError(f"result.json gives {name} without any item")
-    if abs(again.value - score.value) > TOLERANCE:
+    if not abs(again.value - score.value) <= TOLERANCE:  # said so that a NaN is no mean of anything
         raise OutputError(f"result.json says {name} is {score.value}, its items say {again.value}")
     for count in ("n", "n_no_answer", "n_truncated", "n_undecoded", "n_error"):
         said, counted = getattr(score, count), getattr(again, count)

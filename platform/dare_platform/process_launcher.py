@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from dare.catalog import added_root
 from dare_platform.errors import LaunchError
 from dare_platform.isolation import isolate
+from dare_platform.job_directory import DATA
 from dare_platform.launcher import Observed, Order, Owned
 from dare_platform.models import LOG_CHUNK_BYTES
 from dare_platform.process_log import ProcessLog
@@ -140,7 +141,9 @@ class ProcessLauncher:
             MARKER: order.name,
             "DARE_BACKBONES": str(added_root()),
         }
-        if self._settings.data is not None:
+        if order.kind in ("train", "check"):  # it runs an entry's code, which shall find no test split
+            environment["DARE_DATA"] = str(order.directory / DATA)
+        elif self._settings.data is not None:
             environment["DARE_DATA"] = str(self._settings.data)
         return environment
 

@@ -24,26 +24,35 @@ from dare_platform.models import ACTIVE, FINISHED
 from dare_platform.outputs import holds_programs
 from dare_platform.tracks import Track, UnknownTrackError, tracks
 from dare_platform.verdict import verdict
+from dare_platform.viewer import NOBODY, Viewer
 
 
-def board(session: Session, track: Track | str, backbone: str) -> Board:
-    """The board of this moment. UnknownTrackError for a track (`tiny 1.0`) or a backbone that there is not."""
+def board(
+    session: Session, track: Track | str, backbone: str, viewer: Viewer = NOBODY, beside: str | None = None
+) -> Board:
+    """The board of this moment. UnknownTrackError for a track (`tiny 1.0`) or a backbone that there is not.
+
+    There is one board for everybody: private entries are in none of its rows and numbers, and nobody is named who is
+    anonymous. `beside` adds the unranked row of one private entry for somebody who sees it.
+    """
     rules = track if isinstance(track, Track) else tracks().get(track)
     if rules is None:
         raise UnknownTrackError(f"there is no track {track!r}; known: {', '.join(tracks())}")
     rules.rules_of(backbone)
-    facts = collect(session, rules.track, rules.version, backbone)
+    facts = collect(session, rules.track, rules.version, backbone, viewer, beside)
     return assemble(rules, backbone, facts or BoardFacts(family="", tasks={}, entries=()), made_at=now(session))
 
 
 def assemble(track: Track, backbone: str, facts: BoardFacts, made_at: float) -> Board:
     """A board from facts: pure."""
-    shown = latest_of_each_name(facts.entries)
+    public = [entry for entry in facts.entries if not entry.private]
+    own = [entry for entry in facts.entries if entry.private]
+    shown = latest_of_each_name(public)
     reference = next((entry for entry in shown if entry.kind == "reference"), None)
     rows = [_row(track, facts, entry, reference) for entry in shown]
     seeds = {entry.id: _seed_means(track, entry) for entry in shown}
     rows = _ranked(rows, seeds)
-    counted = [entry for entry in facts.entries if entry.kind != "reference" and entry.gate != "rejected"]
+    counted = [entry for entry in public if entry.kind != "reference" and entry.gate != "rejected"]
     running = sum(row.status in ("running", "waiting") for row in rows if row.kind != "reference")
     hardware = {spent.hardware for entry in shown for spent in entry.spent}
     made = Board(
@@ -52,7 +61,7 @@ def assemble(track: Track, backbone: str, facts: BoardFacts, made_at: float) -> 
         backbone=backbone,
         family=facts.family,
         columns=_columns(track, facts.tasks),
-        rows=tuple(rows),
+        rows=(*rows, *(_row(track, facts, entry, reference) for entry in own)),
         verdict=verdict(rows, backbone, override=track.verdict_override, lead=_lead(rows, seeds), running=running),
         made_at=made_at,
         digest="",
@@ -225,11 +234,12 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
     reward_gain = _mean_gain(track, entry, reference, ranked, "reward", "sampled")
     counts = is_complete and gain is not None and gain.seeds >= track.seeds_required
     is_compared = entry.kind != "reference" and not counts
+    withheld = entry.anonymous and not entry.built_in
     kind = families()[facts.family].kind if facts.family in families() else "masked"
     return Row(
         entry_id=entry.id,
         name=entry.name,
-        algorithm=entry.algorithm,
+        algorithm="withheld" if withheld else entry.algorithm,
         kind=entry.kind,
         built_in=entry.built_in,
         extension=entry.built_in and entry.kind == "method" and kind not in _published_for(entry.algorithm),
@@ -240,12 +250,21 @@ def _row(track: Track, facts: BoardFacts, entry: EntryFacts, reference: EntryFac
         rank=None,
         cost=_cost(track, entry),
         seeds=min((cells[task].seeds_done for task in ranked), default=0),
-        tries=sum(other.algorithm == entry.algorithm for other in facts.entries if other.gate != "rejected"),
+        tries=sum(_is_try_of(entry, other) for other in facts.entries if other.gate != "rejected"),
         submitted_at=entry.submitted_at,
-        class_name=entry.class_name,
+        class_name=None if withheld else entry.class_name,
         preliminary_gain=gain if is_compared else None,
         preliminary_reward_gain=reward_gain if is_compared else None,
     )
+
+
+def _is_try_of(entry: EntryFacts, other: EntryFacts) -> bool:
+    """Whether both are tries of one algorithm. Nothing leads from an anonymous try to a public one."""
+    if other.id == entry.id:
+        return True
+    if other.algorithm != entry.algorithm or other.private:
+        return False
+    return entry.built_in or entry.private or other.anonymous == entry.anonymous
 
 
 def _mean_gain(

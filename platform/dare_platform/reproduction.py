@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,9 @@ from sqlalchemy.orm import Session
 from dare.spec import JobSpec
 from dare.spec import Result as Outcome
 from dare_platform.answers import stored_answers
+from dare_platform.artifact_store import artifact_store
 from dare_platform.errors import JobDirectoryError, OutputError, UnknownRunError
-from dare_platform.job_directory import link_or_copy, place_answers, weights_of
+from dare_platform.job_directory import place_answers, weights_of
 from dare_platform.models import AlgorithmVersion, Artifact, Attempt, Entry, Result, Run, RunArtifact, TaskVersion
 from dare_platform.outputs import holds_programs, protocols_of
 from dare_platform.settings import Settings
@@ -49,18 +51,25 @@ def prepare(session: Session, settings: Settings, run_id: str, directory: Path) 
         (directory / "entry").mkdir()
         (directory / "entry" / "algorithm.py").write_text(source, encoding="utf-8")
     if job.evaluate is not None and job.evaluate.trained:
-        weights = weights_of(session, run.depends_on) if run.depends_on else ()
+        weights, store = weights_of(session, run.depends_on) if run.depends_on else (), artifact_store(settings)
         for weight in weights:
-            stored, target = settings.home / weight.storage_key, directory / "weights" / weight.path
-            if not stored.is_file():
+            target = directory / "weights" / weight.path
+            if not store.holds(weight.sha256):
                 raise JobDirectoryError(
-                    f"the weights of run {run.depends_on} are no longer kept here: reproduce it first"
+                    f"the weights of run {run.depends_on} are no longer kept{_since(session, weight.sha256)}: "
+                    "reproduce it first"
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(stored, target)
+            store.place(weight.sha256, target)
     if job.score is not None and run.depends_on:
         of = run.depends_on
         place_answers(directory, {p.task: stored_answers(session, settings, of, p) for p in job.score.protocols})
+
+
+def _since(session: Session, sha256: str) -> str:
+    """When a file was purged, for a sentence; nothing when it is missing for another reason."""
+    at = session.execute(select(Artifact.purged_at).where(Artifact.sha256 == sha256)).scalar_one_or_none()
+    return "" if at is None else f" (purged on {datetime.fromtimestamp(at, UTC):%Y-%m-%d})"
 
 
 def compare(session: Session, run_id: str, directory: Path) -> Reproduction:

@@ -33,6 +33,12 @@ def score_job(evaluation: JobSpec) -> JobSpec | None:
     return _scoring(evaluation, programs, SCORER) if programs else None
 
 
+def without_programs(evaluation: JobSpec) -> JobSpec:
+    """The same evaluation with its programs left to that run: they are run once."""
+    assert evaluation.evaluate is not None
+    return evaluation.model_copy(update={"evaluate": evaluation.evaluate.model_copy(update={"programs": "later"})})
+
+
 def _scoring(job: JobSpec, protocols: Sequence[TaskProtocol], scorer: str) -> JobSpec:
     alone = {"scorer": scorer, "further_scorers": ()}
     return JobSpec(

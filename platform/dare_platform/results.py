@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Table, select, update
+from sqlalchemy import Table, func, select, update
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
@@ -19,19 +19,20 @@ from sqlalchemy.orm import Session
 from dare.spec import Cause, JobSpec
 from dare.spec import Usage as Measured
 from dare_platform.answers import output_sha256
+from dare_platform.artifact_store import artifact_store, storage_key
 from dare_platform.checks import conclude_check
 from dare_platform.database import now
 from dare_platform.endings import close_attempt, fail, release_dependants, tail
 from dare_platform.errors import RegistryError
 from dare_platform.ids import new_id
 from dare_platform.inside import plain_text
-from dare_platform.job_directory import link_or_copy
 from dare_platform.models import (
     Artifact,
     Attempt,
     Prediction,
     Run,
     RunArtifact,
+    RunEvent,
     TaskItem,
     TaskVersion,
     Usage,
@@ -55,20 +56,9 @@ class ProcessReport:
 
 def store_artifacts(settings: Settings, directory: Path, artifacts: Sequence[FoundArtifact]) -> None:
     """Keep a run's files by content, outside its directory. Before `finish`, outside any transaction."""
+    store = artifact_store(settings)
     for artifact in artifacts:
-        target = settings.home / storage_key(artifact.sha256)
-        if target.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        fresh = target.with_name(f"{target.name}.{new_id()}")
-        link_or_copy(directory / artifact.path, fresh)
-        fresh.rename(target)
-        target.chmod(0o444)
-
-
-def storage_key(sha256: str) -> str:
-    """Where a file of this content lies, relative to DARE_HOME."""
-    return f"artifacts/{sha256[:2]}/{sha256}"
+        store.keep(directory, artifact.path, artifact.sha256, artifact.size_bytes)
 
 
 def items_of(session: Session, job: JobSpec) -> dict[str, tuple[str, ...]]:
@@ -234,6 +224,9 @@ def _scored_elsewhere(session: Session, run_id: str) -> frozenset[str]:
 
 
 def _write_artifacts(session: Session, run_id: str, token: int, artifacts: Sequence[FoundArtifact]) -> None:
+    stored_since = session.execute(
+        select(func.max(RunEvent.at)).where(RunEvent.run_id == run_id, RunEvent.to_state == "finalizing")
+    ).scalar_one()
     for artifact in artifacts:
         row = {
             "id": new_id(),
@@ -242,8 +235,12 @@ def _write_artifacts(session: Session, run_id: str, token: int, artifacts: Seque
             "storage_key": storage_key(artifact.sha256),
         }
         insert_new(session, Artifact.__table__, [row])  # two runs may leave the same file at once
-        known = session.execute(select(Artifact.id).where(Artifact.sha256 == artifact.sha256)).scalar_one()
-        session.add(RunArtifact(run_id=run_id, token=token, role=artifact.path, artifact_id=known))
+        known = session.execute(
+            select(Artifact).where(Artifact.sha256 == artifact.sha256).with_for_update()
+        ).scalar_one()
+        if known.purged_at is not None and known.purged_at < stored_since:  # kept anew, not removed in the meantime
+            known.purged_at = known.expires_at = None
+        session.add(RunArtifact(run_id=run_id, token=token, role=artifact.path, artifact_id=known.id))
 
 
 def insert_new(session: Session, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -24,6 +24,8 @@ class Limits:
     """Resident memory of all processes of the run together."""
     processes: int = 64
     directory_bytes: int = 4 * GIB
+    directory_files: int = 100_000
+    """Names in a run's directory, folders too: an empty file takes no space, but one of the disk's inodes."""
     log_bytes: int = 4 * MIB
     """Standard output and error; the first and the last half are kept."""
     free_disk_bytes: int = 256 * MIB
@@ -62,6 +64,17 @@ class Quota:
 
 
 @dataclass(frozen=True)
+class Retention:
+    """Days after a run's end for which what is large is kept. None keeps it for ever; records are never removed."""
+
+    models_days: float | None = None
+    job_directories_days: float | None = None
+    """Checkpoints and everything else in a run's directory."""
+    logs_days: float | None = None
+    """Printed output; the end of each attempt's stays."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Effective settings of this process."""
 
@@ -91,9 +104,12 @@ class Settings:
     smtp_url: str | None = field(default=None, repr=False)
     """smtp://[user:password@]host[:port], or smtps://; None sends no mail."""
     mail_from: str = "dare@localhost"
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts that messages may be posted to although they are private or without TLS; others must be public https."""
     sign_in: Literal["local", "oidc"] = "local"
     """`local`: whoever reaches this machine's loopback is the local account. `oidc`: people sign in."""
     quota: Quota = field(default_factory=Quota)
+    retention: Retention = field(default_factory=Retention)
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -116,7 +132,7 @@ class Settings:
 
         Every variable can be given as a file: `DARE_LAUNCHER_SECRET_FILE` names one that holds the secret.
         """
-        env = _with_files(os.environ if environment is None else environment)
+        env = with_files(os.environ if environment is None else environment)
         home = Path(env.get("DARE_HOME") or ".dare").absolute()
         return Settings(
             home=home,
@@ -134,16 +150,22 @@ class Settings:
             public_url=(env.get("DARE_PUBLIC_URL") or "").rstrip("/") or None,
             smtp_url=env.get("DARE_SMTP_URL") or None,
             mail_from=env.get("DARE_MAIL_FROM") or "dare@localhost",
+            webhook_hosts=tuple(filter(None, (host.strip() for host in env.get("DARE_WEBHOOK_HOSTS", "").split(",")))),
             sign_in=_sign_in(env.get("DARE_SIGN_IN")),
             quota=Quota(
                 entries_per_day=_whole(env, "DARE_QUOTA_ENTRIES_PER_DAY"),
                 device_hours_per_week=_positive_or_none(env, "DARE_QUOTA_DEVICE_HOURS_PER_WEEK"),
                 live_runs=_whole(env, "DARE_QUOTA_LIVE_RUNS"),
             ),
+            retention=Retention(
+                models_days=_positive_or_none(env, "DARE_KEEP_MODELS_DAYS"),
+                job_directories_days=_positive_or_none(env, "DARE_KEEP_JOB_DIRECTORIES_DAYS"),
+                logs_days=_positive_or_none(env, "DARE_KEEP_LOGS_DAYS"),
+            ),
         )
 
 
-def _with_files(env: Mapping[str, str]) -> dict[str, str]:
+def with_files(env: Mapping[str, str]) -> dict[str, str]:
     """`DARE_X_FILE` is where the value of `DARE_X` stands."""
     found = dict(env)
     for name, file in env.items():
@@ -170,6 +192,7 @@ def _limits(env: Mapping[str, str]) -> Limits:
         memory_bytes=mebibytes("DARE_LIMIT_MEMORY_MIB", defaults.memory_bytes),
         processes=int(_positive(env, "DARE_LIMIT_PROCESSES", defaults.processes)),
         directory_bytes=mebibytes("DARE_LIMIT_DIRECTORY_MIB", defaults.directory_bytes),
+        directory_files=int(_positive(env, "DARE_LIMIT_FILES", defaults.directory_files)),
         log_bytes=mebibytes("DARE_LIMIT_LOG_MIB", defaults.log_bytes),
         free_disk_bytes=mebibytes("DARE_LIMIT_FREE_DISK_MIB", defaults.free_disk_bytes),
         grace_seconds=_positive(env, "DARE_LIMIT_GRACE_SECONDS", defaults.grace_seconds),

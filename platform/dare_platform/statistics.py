@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -147,6 +148,7 @@ def standard_error(outcomes: Sequence[float], clusters: Sequence[str | None] | N
     return math.sqrt(correction * float((sums**2).sum())) / len(values)
 
 
+@cache
 def chance_p(successes: int, trials: int, chance: float) -> float:
     """Probability of so many successes or more when each has probability `chance`: exact, one-sided."""
     if not 0 <= successes <= trials:

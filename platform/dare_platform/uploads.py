@@ -14,6 +14,7 @@ from dare.source import AlgorithmSource, check_hyperparameters, read_source
 from dare.source.hyperparameters import Settings, parse_settings
 from dare.source.problems import Problem, nearest
 from dare.spec import Hyperparameters
+from dare_platform import archives
 from dare_platform.board import RowKind
 from dare_platform.entry_settings import SettingView, compare
 from dare_platform.tracks import Track
@@ -91,20 +92,39 @@ def read_upload(
     """Read a submitted file: its source, its settings, and whether this track can run it on these backbones.
 
     An entry may call itself a control: it is then shown beside the baselines and never ranked. `algorithm` is the name
-    whose tries it counts among, where that is not its own.
+    whose tries it counts among, where that is not its own. An archive is read without being unpacked.
     """
+    archived: list[Problem] = []
+    size, sha256 = len(content), hashlib.sha256(content).hexdigest()
+    if archives.is_archive(file_name):
+        file_name, content, settings_text, archived = _opened(file_name, content, settings_text)
     reading = read_source(content, _slug(name or file_name.rpartition("/")[2].removesuffix(".py")), file_name)
     source = reading.algorithm
     shown_as = name or (source.class_name if source else "entry")
-    problems = list(reading.problems)
+    problems = archived or list(reading.problems)
     slug = _slug(algorithm or shown_as)
     if slug == UNTOUCHED or slug.replace("-", "_") in algorithms():
         problems.append(Problem("name", None, f"`{shown_as}` is the name of a built-in algorithm. Choose another."))
     return _report(
         source, problems, settings_text, assignments, track, backbones,
         name=shown_as, slug=slug, kind=kind, built_in=False, seeds=seeds, with_data=with_data, catalog=catalog,
-        size=len(content), sha256=hashlib.sha256(content).hexdigest(),
+        size=size, sha256=sha256,
     )  # fmt: skip
+
+
+def _opened(file_name: str, content: bytes, settings_text: str | None) -> tuple[str, bytes, str | None, list[Problem]]:
+    """The file in an archive with its name and settings, and what is wrong with the archive."""
+    try:
+        opened = archives.open_entry(file_name, content)
+    except archives.ArchiveError as error:
+        return archives.ALGORITHM, b"", None, [Problem("archive", None, str(error))]
+    problems = []
+    if opened.settings is not None and (settings_text or "").strip():
+        text = f"`{file_name}` has a `{archives.SETTINGS}`, and settings are given beside it. Give them once."
+        problems.append(Problem("archive", None, text))
+    elif opened.settings is not None:
+        settings_text = opened.settings.decode(errors="replace")
+    return archives.ALGORITHM, opened.algorithm, settings_text, problems
 
 
 def read_builtin(

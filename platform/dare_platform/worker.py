@@ -1,5 +1,7 @@
 """The process that does the work: claim a run, carry it out, take the next. Also the platform's housekeeper.
 
+Before anything else it looks for what a worker that died on this host has left behind, and goes on with it.
+
 Any number of workers may run, on any number of hosts that share the database and DARE_HOME. Each polls, so that a dead
 broker delays nothing for longer than a poll; each does all chores, which are harmless when done twice.
 """
@@ -19,17 +21,22 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
 from dare_platform import host
+from dare_platform.adoption import adopt, left_behind, take_back
 from dare_platform.database import Database, now, open_database
-from dare_platform.errors import DatabaseLockedError, LaunchError
+from dare_platform.errors import DatabaseLockedError, LaunchError, SettingsError
+from dare_platform.gpu import Gpus, OneGpu
 from dare_platform.ids import new_id
 from dare_platform.launcher import Launcher
+from dare_platform.launchers import launcher_of
 from dare_platform.lease import Claim, announce_again, claim, reap
 from dare_platform.models import ACTIVE, Device, Run, WorkerState
 from dare_platform.models import Worker as WorkerRow
 from dare_platform.one_attempt import End, OneAttempt
 from dare_platform.outbox import Publisher, relay
-from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.settings import Settings
+
+_ALIVE: set[str] = set()
+"""Workers of this process: their process id says nothing about which of them are dead."""
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +52,15 @@ class Worker:
         device: Device = "cpu",
         launcher: Launcher | None = None,
         publish: Publisher | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
-        """`publish`: how outbox messages reach the broker; without it they stay, and everybody polls."""
+        """`publish`: how outbox messages reach the broker; without it they stay, and everybody polls.
+
+        `gpus`: for a gpu worker, how it sees its device; NVML by default. SettingsError where it is not told which one.
+        """
         self._settings = settings
-        self._launcher = launcher or ProcessLauncher(settings)
+        self._gpu = _gpu_of(settings, gpus) if device == "gpu" else None
+        self._launcher = launcher or launcher_of(settings)
         self._publish = publish
         self._families = ",".join(sorted(families))
         self._device: Device = device
@@ -82,31 +94,43 @@ class Worker:
         signal.signal(signal.SIGTERM, asked)
         signal.signal(signal.SIGINT, asked)
 
+    def look_at_device(self, database: Database) -> None:
+        """Make a gpu worker's device known; GpuError when there is no such device here."""
+        if self._gpu is not None:
+            self._gpu.register(database)
+
     def run(self, until_idle: bool = False) -> int:
         """Work until stopped, or until nothing waits; returns how many attempts were made."""
         made = 0
         with open_database(self._settings) as database:
+            self.look_at_device(database)
             self._register(database)
-            while not self._stops.is_set():
-                self._woken.clear()
-                try:
-                    self._do_chores(database)
-                    ended = self.work_once(database)
-                except (DatabaseLockedError, OperationalError) as error:
-                    log.warning("the worker waits for the database: %s", error)
-                    ended = None
-                if ended is not None:
-                    made += 1
-                elif until_idle and not self._is_awaited(database):
-                    break
-                else:
-                    self._woken.wait(self._settings.poll_seconds)
-            self._say(database, "stopped")
+            _ALIVE.add(self._id)
+            try:
+                while not self._stops.is_set():
+                    self._woken.clear()
+                    try:
+                        ended = self.work_once(database)
+                    except (DatabaseLockedError, OperationalError) as error:
+                        log.warning("the worker waits for the database: %s", error)
+                        ended = None
+                    if ended is not None:
+                        made += 1
+                    elif until_idle and not self._is_awaited(database):
+                        break
+                    else:
+                        self._woken.wait(self._settings.poll_seconds)
+                self._say(database, "stopped")
+            finally:
+                _ALIVE.discard(self._id)
         return made
 
     def work_once(self, database: Database) -> End | None:
-        """Claim one run and carry it out; None when there is none for this worker."""
-        claimed = self._claim(database)
+        """Go on with one run that was left behind, or claim one, and bring it to its end; None when there is none."""
+        claimed = self._take_over(database)
+        if claimed is None:  # chores after it: the reaper would take back what can still be gone on with
+            self._do_chores(database)
+            claimed = self._claim(database)
         if claimed is None:
             return None
         self._say(database, "busy")
@@ -117,18 +141,53 @@ class Worker:
             claimed,
             stops=self._stops,
             meanwhile=lambda: self._do_chores_patiently(database),
+            gpu=self._gpu if claimed.job.kind != "score" else None,
         ).carry_out()
         log.info("run %s, attempt %d: %s", claimed.run_id, claimed.attempt, ended)
+        self._may_compute(database)  # said at once, and not when the next run waits
         return ended
+
+    def _take_over(self, database: Database) -> Claim | None:
+        """A run that an earlier worker of this host left running. What it left without a process is taken back."""
+        with database.read() as session:
+            me = session.execute(select(WorkerRow).where(WorkerRow.id == self._id)).scalar_one()
+            found = left_behind(session, me, self._settings.lease_seconds, frozenset(_ALIVE))
+        if not found:
+            return None
+        try:
+            goes_on = {(one.run_id, one.token) for one in self._launcher.list_own() if one.adoptable}
+        except LaunchError as error:  # then the end of the lease decides
+            log.warning("what is left of earlier workers cannot be seen: %s", error)
+            return None
+        for one in found:
+            with database.write() as session:
+                if (one.run_id, one.job_token) not in goes_on:
+                    if take_back(session, me, one) is not None:
+                        log.warning("run %s was taken back from a worker that is gone", one.run_id)
+                    continue
+                claimed = adopt(session, me, one, self._settings.lease_seconds, self._source_revision)
+            if claimed is not None:
+                log.warning("run %s goes on: its process outlived its worker", one.run_id)
+                return claimed
+        self._kill_orphans(database)
+        return None
 
     def _claim(self, database: Database) -> Claim | None:
         with database.read() as session:  # most polls find nothing, and then take no lock
             ours = (Run.device == self._device) | (Run.kind == "score")
             if session.execute(select(Run.id).where(Run.state == "queued", ours).limit(1)).first() is None:
                 return None
+        self._may_compute(database)
+        if self._stops.is_set():
+            return None
         with database.write() as session:
             row = session.execute(select(WorkerRow).where(WorkerRow.id == self._id)).scalar_one()
             return claim(session, row, self._settings.lease_seconds, self._source_revision)
+
+    def _may_compute(self, database: Database) -> None:
+        """Wait until the device is free. One that does not become so, or does not answer, gets no run from here on."""
+        if self._gpu is not None:
+            self._gpu.may_be_used(database, self._stops)
 
     def _is_awaited(self, database: Database) -> bool:
         """Some run of this worker's families has not ended."""
@@ -157,6 +216,7 @@ class Worker:
                     software_version=host.software_version(),
                     started_at=at,
                     last_seen_at=at,
+                    gpu_uuid=self._gpu.uuid if self._gpu is not None else None,
                 )
             )
 
@@ -170,7 +230,10 @@ class Worker:
     def _do_chores_patiently(self, database: Database) -> None:
         """While a run works, a busy database only postpones the chores."""
         try:
-            self._do_chores(database, busy=True)
+            if self._stops.is_set():
+                self._say(database, "draining")
+            else:
+                self._do_chores(database, busy=True)
         except (DatabaseLockedError, OperationalError) as error:
             log.warning("chores wait for the database: %s", error)
 
@@ -197,11 +260,16 @@ class Worker:
             self._broker_is_away = relay(database, self._publish).broker_is_away
 
     def _kill_orphans(self, database: Database) -> None:
-        """End processes on this host whose lease is over. Those of another database are none of our business."""
-        for owned in self._launcher.list_own():
+        """End processes on this host that no run has. Those of another database are none of our business."""
+        try:
+            found = self._launcher.list_own()
+        except LaunchError as error:
+            log.error("orphans cannot be looked for: %s", error)
+            return
+        for owned in found:
             with database.read() as session:
-                run = session.execute(select(Run.state, Run.lease_token).where(Run.id == owned.run_id)).one_or_none()
-            if run is None or (run.lease_token == owned.token and run.state in ACTIVE):
+                run = session.execute(select(Run.state, Run.job_token).where(Run.id == owned.run_id)).one_or_none()
+            if run is None or (run.job_token == owned.token and run.state in ACTIVE):
                 continue
             try:
                 self._launcher.remove(owned.name)
@@ -209,3 +277,10 @@ class Worker:
                 log.error("%s", error)
             else:
                 log.warning("killed what was left of run %s", owned.name)
+
+
+def _gpu_of(settings: Settings, gpus: Gpus | None) -> OneGpu:
+    """The one device of a gpu worker."""
+    if settings.gpu_uuid is None:
+        raise SettingsError("DARE_GPU_UUID is not set; a gpu worker needs its one device: `nvidia-smi -L` lists them")
+    return OneGpu(gpus or Gpus.here(), settings.gpu_uuid, host.hostname())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from dare.algorithm import AlgorithmError, load_algorithm
 from dare.catalog import UnknownBackboneError, backbone_directory
@@ -30,6 +32,7 @@ from dare.diary.tensorboard import TensorBoard
 from dare.evaluation import evaluate
 from dare.evaluation.served import ServedError, evaluate_served
 from dare.executor import AlgorithmFaultError, ContractError, Executor, MismatchError, Used
+from dare.families.checkpoint_files import check_tensors
 from dare.family import Backbone, UnknownFamilyError, load_family
 from dare.gradients import NonFiniteLossError
 from dare.job import Interrupted, artifact, machine, result_of, stop_on_signals, write_result
@@ -47,7 +50,7 @@ from dare.spec import Cause, JobSpec, Result, Usage
 from dare.tasks import Dialogue, MissingDataError, UnknownTaskError
 from dare.tokenizer import TokenizerError
 from dare.weights.hashes import weights_sha256
-from dare.weights.headers import CheckpointError
+from dare.weights.headers import INDEX, CheckpointError, stored_weights
 from dare.weights.merge import Probe, export, logits_on, probe_of
 from dare.weights.model_card import Trained, weight_hashes, write_card
 
@@ -55,6 +58,10 @@ SAMPLE_EVERY = 5
 PROBE_PROMPTS = 4
 
 log = logging.getLogger(__name__)
+
+
+class NoPolicyError(ValueError):
+    """What a training left is not the backbone with other numbers."""
 
 
 class BudgetTimeoutError(TimeoutError):
@@ -137,6 +144,8 @@ def _ended(job: JobSpec, work: Callable[[], Result], clocks: Clocks) -> Result:
         if error.__cause__ is not None:
             log.error("%s", error, exc_info=error.__cause__)
         cause, message = "user_error", f"The reward failed: {error}."
+    except NoPolicyError as error:
+        cause, message = "user_error", f"The training left no policy that can be evaluated: {error}."
     except (NonFiniteLossError, DivergedError) as error:
         cause, message = "diverged", f"Training diverged: {error}."
     except BudgetTimeoutError as error:
@@ -263,9 +272,7 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, data
 def _evaluate(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, data: Path | None) -> Result:
     assert job.evaluate is not None
     events.stage("prepare", "loading weights")
-    weights = directory / "weights" if job.evaluate.trained else backbone_directory(job.backbone.name)
-    if not weights.is_dir():
-        raise EvaluationError(f"the job evaluates a trained policy, but {directory} has no weights folder")
+    weights = _trained_policy(job, directory) if job.evaluate.trained else backbone_directory(job.backbone.name)
     if job.evaluate.through == "opencompass":  # the weights are loaded by the server, and not here as well
         if not job.evaluate.trained:
             verify_weights(job, weights)
@@ -288,6 +295,40 @@ def _evaluate(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, d
         artifacts=tuple(artifact(directory, path) for path in sorted(paths)),
         provenance=provenance(dtype_name(job)) | dict(done.provenance),
     )
+
+
+def _trained_policy(job: JobSpec, directory: Path) -> Path:
+    """The folder of a trained policy: tensors that its training left, and everything else from the backbone itself.
+
+    A training runs code of its author. Its tokenizer, template and configuration are not its own to choose: they would
+    change what the evaluation asks and what it reads, and not what was learned.
+    """
+    trained, backbone, policy = directory / "weights", backbone_directory(job.backbone.name), directory / "policy"
+    if not trained.is_dir():
+        raise EvaluationError(f"the job evaluates a trained policy, but {directory} has no weights folder")
+    shutil.rmtree(policy, ignore_errors=True)  # of an earlier start
+    policy.mkdir()
+    for folder, tensors in ((backbone, False), (trained, True)):
+        for file in sorted(folder.iterdir()):
+            if file.is_file() and (file.suffix == ".safetensors" or file.name == INDEX) == tensors:
+                (policy / file.name).symlink_to(file.resolve())
+    try:
+        stored = stored_weights(policy)
+        check_tensors(load_family(job.backbone.family).outline(policy).model, stored, trained)
+        for file in stored.files:
+            _holds_numbers(file)
+    except (CheckpointError, SafetensorError) as error:
+        raise NoPolicyError(str(error)) from error
+    return policy
+
+
+def _holds_numbers(file: Path) -> None:
+    """DivergedError for weights that are not finite: what they decode is no answer, and zero no score of theirs."""
+    with safe_open(file, framework="pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118  # no mapping
+            tensor = tensors.get_tensor(name)
+            if tensor.is_floating_point() and not tensor.to(torch.float32).isfinite().all():
+                raise DivergedError(f"the trained policy's {name} holds numbers that are not finite")
 
 
 def _check(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _data: Path | None) -> Result:

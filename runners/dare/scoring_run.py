@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -57,12 +58,16 @@ def scored(
     known: Mapping[tuple[str, int], Prediction],
     directory: Path,
     others: Sequence[ItemOutcome] = (),
+    programs: Literal["here", "later"] = "here",
 ) -> Scored:
     """Judge the answers, put them beside what other scorers said, and write `items/<task>.jsonl`.
 
-    Raises ScoringError where a scorer fails on more than one answer in a hundred.
+    Programs that are judged `later` are left alone: a score run is ordered behind this one. Raises ScoringError where a
+    scorer fails on more than one answer in a hundred.
     """
     path = directory / "items" / f"{protocol.task}.jsonl"
+    if task.kind == "code" and programs == "later":
+        return Scored((), (), f"the programs in the answers to {task.name} are judged by a run of their own")
     try:
         own = judge(protocol, task, items, known)
     except NotScoredError as error:

@@ -227,7 +227,7 @@ class TaskProtocol(Grown):
 class EvaluateSpec(Grown):
     """One evaluation run over all tasks of a track. `trained` says that `weights/` holds the policy."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"through", "dtype"})
+    added: ClassVar[frozenset[str]] = frozenset({"through", "dtype", "programs"})
 
     protocols: tuple[TaskProtocol, ...]
     trained: bool
@@ -237,6 +237,8 @@ class EvaluateSpec(Grown):
     through: Literal["decoder", "opencompass"] = "decoder"
     """Who asks. `decoder`: this process, for tasks that write their own prompts. `opencompass`: the backbone is served
     on this machine's loopback and OpenCompass, a child process, builds the prompts and scores too."""
+    programs: Literal["here", "later"] = "here"
+    """Where answers that are programs are run and judged: by this run, or by a score run that is ordered behind it."""
 
 
 class ScoreSpec(Frozen):

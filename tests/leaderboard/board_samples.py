@@ -174,7 +174,8 @@ def run_view(**changes: object) -> RunView:
         artifacts=(), provenance=(("python", "3.11"), ("torch", "2.13.0")),
         history=(EVENT,),
         job_json='{"kind": "train"}', job_sha256="ab" * 32, self_reported=True,
-        rerun_command="dare reproduce r_88c1", can_cancel=True, can_retry=False,
+        rerun_command="dare reproduce r_88c1", can_cancel=True, can_retry=False, may_act=True,
+        withheld=False,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 

@@ -389,14 +389,14 @@ def test_a_file_with_a_forbidden_import_is_refused_with_its_line(site: Site) -> 
     assert test.button(key="queue").disabled
 
 
-def test_a_server_that_others_can_reach_takes_no_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_others_can_reach_is_for_reading_where_nobody_signs_in(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(serving.ADDRESS_VARIABLE, "0.0.0.0")
-    test = as_file(opened("submit"))
-    assert texts.UPLOADS_REFUSED in shown(test)
-    assert texts.FILES_REFUSED in shown(test)
-    assert texts.METHOD_MISSING not in shown(test)
-    assert test.button(key="queue").disabled
-    assert not test.get("file_uploader")
+    page = opened("submit")
+    assert texts.READING_ONLY in shown(page)
+    assert not page.button
+    assert not page.get("file_uploader")
 
 
 def test_the_form_can_be_filled_from_an_entry(site: Site) -> None:

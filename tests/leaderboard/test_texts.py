@@ -311,14 +311,11 @@ def test_a_waiting_entry_says_so_once() -> None:
 
 
 def test_what_stands_still_is_drawn_again_when_it_has_something_new() -> None:
-    fresh = run_view(sample=None, log_tail=())
-    drawn = run.beside_the_curve(fresh)
-    assert (
-        run.beside_the_curve(run_view(sample=None, log_tail=(), progress=0.9, summary=run_summary(step=300))) == drawn
-    )
-    assert run.beside_the_curve(run_view(log_tail=())) != drawn
-    assert run.beside_the_curve(run_view(sample=None)) != drawn
-    assert run.beside_the_curve(run_view(sample=None, log_tail=(), worker=None)) != drawn
+    drawn = run.beside_the_curve(run_view(sample=None))
+    assert run.beside_the_curve(run_view(sample=None, progress=0.9, summary=run_summary(step=300))) == drawn
+    assert run.beside_the_curve(run_view(sample=None, log_tail=())) == drawn  # it grows by itself
+    assert run.beside_the_curve(run_view()) != drawn
+    assert run.beside_the_curve(run_view(sample=None, worker=None)) != drawn
 
 
 def test_a_run_is_named_by_what_it_is() -> None:

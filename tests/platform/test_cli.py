@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from dare_platform import endings
 from dare_platform.cli import app
-from dare_platform.cli.reading import _news, _said
+from dare_platform.cli.reading import _said
 from dare_platform.database import Database
 from dare_platform.models import Run
 from dare_platform.settings import Settings
@@ -215,14 +215,6 @@ def test_logs_of_a_run(dare: Dare, sqlite: Database) -> None:
     assert "Finished in" in dare.errors
     assert dare.json("logs", claimed.run_id)["state"] == "succeeded"
     assert "training" not in dare("runs", claimed.run_id)
-
-
-def test_following_a_log_prints_each_line_once() -> None:
-    assert _news((), ("a", "b")) == ("a", "b")
-    assert _news(("a", "b"), ("a", "b", "c")) == ("c",)
-    assert _news(("a", "b"), ("b", "c", "d")) == ("c", "d")
-    assert _news(("a",), ("a",)) == ()
-    assert _news(("a",), ("x",)) == ("x",)
 
 
 # --- changing -------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_runner import ITEMS, SHA, digest, files_of_evaluation, scores, write_result
+from toy_runner import ITEMS, SHA, WEIGHTS, digest, files_of_evaluation, scores, write_result
 from world import PROTOCOL, World, evaluate_job, train_job
 
 from dare.spec import BackboneRef, JobSpec
+from dare_platform.artifact_store import storage_key
 from dare_platform.errors import JobDirectoryError, OutputError
 from dare_platform.inside import plain_text, read_inside
 from dare_platform.job_directory import Weight, directory_of, write_job_directory
@@ -29,7 +30,7 @@ TOY_ITEMS = {"toy": ITEMS}
 
 
 def claim_of(job: JobSpec, token: int = 1, source: str | None = None) -> Claim:
-    return Claim("run1", token, token, "w", job, job.model_dump_json(), job.digest(), None, source)
+    return Claim("run1", token, token, token, "w", job, job.model_dump_json(), job.digest(), None, source)
 
 
 @pytest.fixture
@@ -56,14 +57,14 @@ def test_a_builtin_algorithm_leaves_no_entry_folder(home: Settings) -> None:
 
 
 def test_weights_come_from_the_store_and_are_checked(home: Settings) -> None:
-    stored = home.artifacts / "ab" / "abc"
+    right = Weight("shards/model.safetensors", hashlib.sha256(b"weights").hexdigest())
+    stored = home.home / storage_key(right.sha256)
     stored.parent.mkdir(parents=True)
     stored.write_bytes(b"weights")
-    right = Weight("shards/model.safetensors", hashlib.sha256(b"weights").hexdigest(), "artifacts/ab/abc")
     directory = write_job_directory(home, claim_of(evaluate_job(WORLD)), (right,))
     assert (directory / "weights" / "shards" / "model.safetensors").read_bytes() == b"weights"
     stored.write_bytes(b"changed")
-    with pytest.raises(JobDirectoryError, match="somebody changed them"):
+    with pytest.raises(JobDirectoryError, match="somebody changed it"):
         write_job_directory(home, claim_of(evaluate_job(WORLD), token=2), (right,))
 
 
@@ -292,7 +293,7 @@ def test_outputs_that_contradict_the_task_or_each_other_are_refused(
         read_all(evaluated)
 
 
-def trained(directory: Path, path: str = "model/model.safetensors", content: bytes = b"w", **changes: Any) -> None:
+def trained(directory: Path, path: str = "model/model.safetensors", content: bytes = WEIGHTS, **changes: Any) -> None:
     job = train_job(WORLD)
     (directory / "job.json").write_text(job.model_dump_json())
     artifact = {"path": path, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content), **changes}
@@ -301,7 +302,7 @@ def trained(directory: Path, path: str = "model/model.safetensors", content: byt
 
 def test_a_model_that_is_what_it_says_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"w")
+    (tmp_path / "model" / "model.safetensors").write_bytes(WEIGHTS)
     trained(tmp_path)
     job = train_job(WORLD)
     outputs = read_outputs(tmp_path, job, read_result(tmp_path, job), {})
@@ -313,22 +314,25 @@ def test_a_model_that_is_what_it_says_is_accepted(tmp_path: Path) -> None:
     [
         ({"path": "../../secret"}, "does not lie in the job directory"),
         ({"path": "/etc/passwd"}, "does not lie in the job directory"),
-        ({"path": "link/passwd"}, "cannot be read"),
-        ({"path": "model/link"}, "cannot be read"),
-        ({"path": "model"}, "is not a plain file"),
-        ({"path": "model/pipe"}, "is not a plain file"),
-        ({"path": "notes.txt"}, "left no file under model/"),
+        ({"path": "model/away/config.json"}, "cannot be read"),
+        ({"path": "model/link.json"}, "cannot be read"),
+        ({"path": "model/folder.json"}, "is not a plain file"),
+        ({"path": "model/pipe.json"}, "is not a plain file"),
+        ({"path": "adapter/README.md"}, "left no file under model/"),
+        ({"path": "model"}, "is not taken"),
+        ({"path": "notes.txt"}, "a train run leaves adapter and model"),
         ({"sha256": SHA}, "is not the file that result.json declares"),
-        ({"bytes": 2}, "is not the file that result.json declares"),
+        ({"bytes": 2}, "not the 2 that are declared"),
     ],
 )
 def test_artifacts_cannot_point_elsewhere_or_lie(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"w")
-    (tmp_path / "notes.txt").write_bytes(b"w")
-    (tmp_path / "link").symlink_to("/etc")
-    (tmp_path / "model" / "link").symlink_to("/etc/passwd")
-    os.mkfifo(tmp_path / "model" / "pipe")
+    (tmp_path / "model" / "folder.json").mkdir(parents=True)
+    (tmp_path / "adapter").mkdir()
+    for file in ("model/model.safetensors", "adapter/README.md", "notes.txt"):
+        (tmp_path / file).write_bytes(WEIGHTS)
+    (tmp_path / "model" / "away").symlink_to("/etc")
+    (tmp_path / "model" / "link.json").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "model" / "pipe.json")
     trained(tmp_path, **changes)
     job = train_job(WORLD)
     with pytest.raises(OutputError, match=words):

@@ -173,8 +173,10 @@ def test_the_environment_holds_no_secret(launch: Launch, monkeypatch: pytest.Mon
     assert environment["HOME"] == str(directory / "home")
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "1"
     assert environment["DARE_BACKBONES"] == str(added_root())
+    assert environment["DARE_DATA"] == str(directory / "data")
     assert set(environment) <= {
         "DARE_BACKBONES",
+        "DARE_DATA",
         "PATH",
         "HOME",
         "TMPDIR",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import select, text
-from world import add_entry, add_evaluate_run, add_train_run, add_worker, build, state_of
+from world import add_entry, add_evaluate_run, add_gpu, add_train_run, add_worker, build, state_of
 
 from dare_platform.database import Database, now
 from dare_platform.heartbeat import Heartbeat
@@ -42,7 +42,8 @@ def test_a_worker_claims_only_its_families_its_device_and_on_a_cpu_only_tiny_bac
     with database.write() as session:
         big = build(session, tiny=False)
         add_train_run(session, big)
-        cpu, gpu = add_worker(session, "cpu"), add_worker(session, "gpu", device="gpu")
+        cpu = add_worker(session, "cpu")
+        gpu = add_worker(session, "gpu", device="gpu", gpu_uuid=add_gpu(session).uuid)
         other = add_worker(session, "other", families="sdar,dream")
         assert claim(session, cpu, 10) is None
         assert claim(session, gpu, 10) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.orm import Session
-from toy_runner import files_of_evaluation, scores, work, write_result
+from toy_runner import WEIGHTS, files_of_evaluation, scores, work, write_result
 from world import World, add_entry, add_evaluate_run, add_train_run, add_worker, build, state_of
 
 from dare.spec import AlgorithmSpec, CheckSpec, Event, JobSpec
@@ -188,7 +188,7 @@ def test_training_frees_its_evaluation_and_hands_over_the_weights(
         assert second.run_id == evaluate.id
         weights = weights_for(session, second)
     directory = write_job_directory(settings, second, weights)
-    assert (directory / "weights" / "model.safetensors").read_bytes() == b"weights"
+    assert (directory / "weights" / "model.safetensors").read_bytes() == WEIGHTS
 
 
 def test_two_runs_that_leave_the_same_file_share_it(database: Database, settings: Settings) -> None:

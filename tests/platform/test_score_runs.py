@@ -73,12 +73,18 @@ def test_an_evaluation_of_programs_has_a_score_run_behind_it(
         job = JobSpec.model_validate_json(run.job_json)
         assert job.score is not None
         assert [(p.task, p.scorers) for p in job.score.protocols] == [(programs, ("dare-1",))]
+        whole = JobSpec.model_validate_json(session.get_one(Run, evaluation).job_json)
+        assert whole.evaluate is not None
+        assert whole.evaluate.programs == "later"
 
 
 def test_an_evaluation_without_programs_has_none(sqlite: Database, sqlite_settings: Settings) -> None:
     evaluated(sqlite, sqlite_settings, track("sudoku"))
     with sqlite.read() as session:
         assert session.execute(select(func.count()).where(Run.kind == "score")).scalar_one() == 0
+        job = JobSpec.model_validate_json(session.execute(select(Run.job_json)).scalar_one())
+        assert job.evaluate is not None
+        assert job.evaluate.programs == "here"
 
 
 def test_a_score_run_gets_the_answers_read_only_and_neither_weights_nor_entry(

@@ -15,6 +15,7 @@ from dare_platform.database import Database, now
 from dare_platform.lease import Claim
 from dare_platform.models import LOCAL_ACCOUNT, Entry, MetricPoint, Run, Worker
 from dare_platform.uploads import read_builtin
+from dare_platform.viewer import LOCAL
 from dare_platform.views.curves import thinned
 from dare_platform.views.shapes import Point
 from dare_platform.views.words import about, duration, log_lines, seconds_left
@@ -41,14 +42,14 @@ def taken(session: Session) -> Claim:
 
 def run_view(session: Session, run: str) -> views.RunView:
     session.expire_all()
-    view = views.run_view(session, run)
+    view = views.run_view(session, run, viewer=LOCAL)
     assert view is not None
     return view
 
 
 def entry_view(session: Session, entry: str) -> views.EntryView:
     session.expire_all()
-    view = views.entry_view(session, entry)
+    view = views.entry_view(session, entry, viewer=LOCAL)
     assert view is not None
     return view
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
-from world import add_entry, add_evaluate_run, add_train_run, build, state_of
+from world import add_entry, add_evaluate_run, add_train_run, add_worker, build, state_of
 
 from dare_platform import endings, orders
 from dare_platform.database import Database
+from dare_platform.lease import claim, reap
 from dare_platform.models import (
     Attempt,
     MetricPoint,
@@ -33,6 +34,7 @@ from dare_platform.models import Worker as WorkerRow
 from dare_platform.process_launcher import ProcessLauncher
 from dare_platform.processes import marked
 from dare_platform.settings import Settings
+from dare_platform.states import move
 from dare_platform.worker import Worker
 
 HERE = Path(__file__).parent
@@ -174,6 +176,54 @@ def test_a_cancelled_run_ends_soon_and_leaves_no_process(sqlite_settings: Settin
         assert alive([train]) == []
     finally:
         running.stop()
+
+
+@pytest.mark.full
+def test_a_wish_to_cancel_is_heard_long_before_the_next_beat(sqlite_settings: Settings, sqlite: Database) -> None:
+    train, _ = add_pair(sqlite)
+    running = Running(worker_of(replace(sqlite_settings, lease_seconds=3600), "sleep"))
+    try:
+        wait_for(lambda: state(sqlite, train) == "working")
+        with sqlite.write() as session:
+            endings.cancel(session, train, "account local")
+        wait_for(lambda: state(sqlite, train) == "cancelled", seconds=5)
+        assert alive([train]) == []
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("at", ["blocked", "queued", "leased", "preparing", "working", "finalizing"])
+def test_a_run_can_be_cancelled_in_every_state_and_then_ends_as_cancelled(sqlite: Database, at: str) -> None:
+    train, evaluate = add_pair(sqlite)
+    asked = evaluate if at == "blocked" else train
+    with sqlite.write() as session:
+        if at not in ("blocked", "queued"):
+            assert claim(session, add_worker(session), -1) is not None
+        for step in ("preparing", "working", "finalizing"):
+            if at in ("preparing", "working", "finalizing") and state_of(session, train) != at:
+                assert move(session, train, step, actor="t", token=1)
+        assert state_of(session, asked) == at
+        done = endings.cancel(session, asked, "account local")
+        assert done == ("cancelled" if at in ("blocked", "queued") else "asked")
+        reap(session, 60)  # its worker is gone
+        assert state_of(session, asked) == "cancelled"
+        assert endings.cancel(session, asked, "account local") == "already finished"
+
+
+@pytest.mark.full
+def test_a_worker_that_is_told_to_end_says_that_it_does_so(sqlite_settings: Settings, sqlite: Database) -> None:
+    train, _ = add_pair(sqlite)
+    running = Running(worker_of(sqlite_settings, "deaf"))
+    wait_for(lambda: state(sqlite, train) == "working")
+    running.worker.stop()
+
+    def says(what: str) -> bool:
+        with sqlite.read() as session:
+            return session.execute(select(WorkerRow.state)).scalar_one() == what
+
+    wait_for(lambda: says("draining"), seconds=5)
+    running.stop()
+    assert says("stopped")
 
 
 def test_a_stopped_worker_gives_its_run_back_and_the_next_goes_on_from_the_checkpoint(

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 SHA = hashlib.sha256(b"x").hexdigest()
+HEADER = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"weights!"
+"""A whole file of safetensors, with one tensor."""
 ITEMS = ("a", "b", "c", "d")
 SAMPLES = (0, 1)
 
@@ -82,11 +85,11 @@ def train(directory: Path, steps: int, pause: float) -> None:
         time.sleep(pause)
     model = directory / "model" / "model.safetensors"
     model.parent.mkdir()
-    model.write_bytes(b"weights")
+    model.write_bytes(WEIGHTS)
     artifact = {
         "path": "model/model.safetensors",
-        "sha256": hashlib.sha256(b"weights").hexdigest(),
-        "bytes": 7,
+        "sha256": hashlib.sha256(WEIGHTS).hexdigest(),
+        "bytes": len(WEIGHTS),
     }
     write_result(directory, artifacts=[artifact])
 
@@ -143,7 +146,7 @@ def scores(protocol: dict[str, Any]) -> list[dict[str, Any]]:
 
 def evaluate(directory: Path, job: dict[str, Any]) -> None:
     if job["evaluate"]["trained"]:
-        assert (directory / "weights" / "model.safetensors").read_bytes() == b"weights"
+        assert (directory / "weights" / "model.safetensors").read_bytes() == WEIGHTS
     emit(directory, kind="progress", stage="evaluate", step=0, of=4)
     for path, text in files_of_evaluation().items():
         file = directory / path

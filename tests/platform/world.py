@@ -22,6 +22,7 @@ from dare_platform.models import (
     Backbone,
     BackboneRevision,
     Entry,
+    GpuDevice,
     Run,
     TaskItem,
     TaskVersion,
@@ -166,7 +167,16 @@ def add_evaluate_run(session: Session, world: World, train: Run | None, entry_id
     )
 
 
-def add_worker(session: Session, name: str = "w1", families: str = "llada", device: str = "cpu") -> Worker:
+def add_gpu(session: Session, uuid: str = "GPU-1") -> GpuDevice:
+    device = GpuDevice(uuid=uuid, host="test", model="a GPU", memory_mib=1000, health="ok", seen_at=now(session))
+    session.add(device)
+    session.flush()
+    return device
+
+
+def add_worker(
+    session: Session, name: str = "w1", families: str = "llada", device: str = "cpu", gpu_uuid: str | None = None
+) -> Worker:
     worker = Worker(
         name=name,
         host="test",
@@ -179,6 +189,7 @@ def add_worker(session: Session, name: str = "w1", families: str = "llada", devi
         software_version="0",
         started_at=now(session),
         last_seen_at=now(session),
+        gpu_uuid=gpu_uuid,
     )
     session.add(worker)
     session.flush()

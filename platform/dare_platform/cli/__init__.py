@@ -7,7 +7,18 @@ from __future__ import annotations
 
 import typer
 
-from dare_platform.cli import keeping, reading, running, scoring, submitting
+from dare_platform.cli import (
+    devices,
+    following,
+    keeping,
+    launching,
+    operating,
+    reading,
+    running,
+    scoring,
+    submitting,
+    telling,
+)
 from dare_platform.cli.output import Sentences
 
 app = typer.Typer(
@@ -38,7 +49,12 @@ submitting.add_to(app, ENTRIES)
 reading.add_to(app, ENTRIES, RUNS)
 running.add_to(app, RUNS, MACHINE)
 scoring.add_to(app, RUNS)
+following.add_to(app, RUNS)
 keeping.add_to(app, MACHINE)
+telling.add_to(app, ENTRIES)
+launching.add_to(app, MACHINE)
+devices.add_to(app, MACHINE)
+operating.add_to(app, MACHINE)
 
 
 def main() -> None:

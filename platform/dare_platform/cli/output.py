@@ -48,9 +48,17 @@ def exit_code(error: Exception) -> int | None:
     from dare.tasks import MissingDataError
     from dare_platform.entries import RefusedError, UnknownEntryError
     from dare_platform.errors import PlatformError, RescoringError, UnknownRunError
+    from dare_platform.gpu import UnknownGpuError
     from dare_platform.tracks import TrackFileError, UnknownTrackError
 
-    unknown = (UnknownEntryError, UnknownRunError, UnknownTrackError, UnknownBackboneError, UnknownAlgorithmError)
+    unknown = (
+        UnknownEntryError,
+        UnknownRunError,
+        UnknownTrackError,
+        UnknownBackboneError,
+        UnknownAlgorithmError,
+        UnknownGpuError,
+    )
     if isinstance(error, RefusedError):
         return REFUSED
     if isinstance(error, RescoringError):
@@ -137,6 +145,13 @@ def writing() -> Iterator[Session]:
     """A writing session, committed at the end of the block."""
     with _database() as database, database.write() as session:
         yield session
+
+
+@contextmanager
+def opened() -> Iterator[Database]:
+    """The configured database itself, for what asks it again and again."""
+    with _database() as database:
+        yield database
 
 
 def _database() -> Database:

@@ -1,8 +1,7 @@
-"""`dare entries`, `runs`, `logs`, `queue`, `leaderboard`, `export`: everything that only looks."""
+"""`dare entries`, `runs`, `queue`, `leaderboard`, `export`: everything that only looks."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from dare_platform.board import Board, Cell, Row
     from dare_platform.views import EntrySummary, EntryView, RunSummary, RunView
 
-FOLLOW_SECONDS = 1.0
 Track = Annotated[str, typer.Option(help="`tiny`, or `tiny@1.0` for a version.")]
 Backbone = Annotated[str | None, typer.Option("--backbone", "-b", help="The track's first by default.")]
 
@@ -35,7 +33,7 @@ def add_to(app: typer.Typer, entries_panel: str, runs_panel: str) -> None:
     """Register the commands."""
     panels: list[tuple[str, Callable[..., None]]] = [
         *((entries_panel, command) for command in (entries, leaderboard, export)),
-        *((runs_panel, command) for command in (runs, logs, queue)),
+        *((runs_panel, command) for command in (runs, queue)),
     ]
     for panel, command in panels:
         app.command(rich_help_panel=panel)(command)
@@ -55,10 +53,11 @@ def entries(
 ) -> None:
     """List entries, newest first, or show one: `dare entries`, `dare entries ID`."""
     from dare_platform import views
+    from dare_platform.viewer import LOCAL
 
     with reading() as session:
-        one = views.entry_view(session, id) if id else None
-        listed = views.entries_list(session, track_of(track).name if track else None) if not id else ()
+        one = views.entry_view(session, id, LOCAL) if id else None
+        listed = views.entries_list(session, track_of(track).name if track else None, LOCAL) if not id else ()
     if id:
         if one is None:
             refuse(f"there is no entry {id!r}", NOT_FOUND)
@@ -99,10 +98,11 @@ def runs(
 ) -> None:
     """List runs, newest first, or show one: `dare runs`, `dare runs --entry ID`, `dare runs ID`."""
     from dare_platform import views
+    from dare_platform.viewer import LOCAL
 
     with reading() as session:
-        one = views.run_view(session, id) if id else None
-        listed = views.runs_list(session, entry, limit) if not id else ()
+        one = views.run_view(session, id, viewer=LOCAL) if id else None
+        listed = views.runs_list(session, entry, limit, LOCAL) if not id else ()
     if id:
         if one is None:
             refuse(f"there is no run {id!r}", NOT_FOUND)
@@ -157,51 +157,14 @@ def _show_run(run: RunView) -> None:
     write(f"Again: {run.rerun_command}")
 
 
-def logs(
-    run: Annotated[str, typer.Argument(help="The run's id.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    lines: int = 200,
-    as_json: AsJson = False,
-) -> None:
-    """Print the end of a run's log; `-f` follows it until the run ends."""
-    from dare_platform import views
-
-    seen: tuple[str, ...] = ()
-    while True:
-        with reading() as session:
-            view = views.run_view(session, run, lines)
-        if view is None:
-            refuse(f"there is no run {run!r}", NOT_FOUND)
-        if as_json:
-            write_json({"run": run, "state": view.summary.state, "lines": list(view.log_tail)})
-            return
-        for line in _news(seen, view.log_tail):
-            write(line)
-        seen = view.log_tail
-        if not follow or view.is_finished:
-            break
-        time.sleep(FOLLOW_SECONDS)
-    if follow:
-        say(_said(view.headline))
-    elif not seen:
-        say(f"No log yet: {view.summary.sentence}.")
-
-
-def _news(seen: Sequence[str], now: Sequence[str]) -> Sequence[str]:
-    """Lines of `now` behind those of `seen`; the front of a log may have been cut off in between."""
-    for overlap in range(min(len(seen), len(now)), 0, -1):
-        if list(seen[-overlap:]) == list(now[:overlap]):
-            return now[overlap:]
-    return now
-
-
 def queue(as_json: AsJson = False) -> None:
     """Show who works and who waits, for what, and how long at most."""
     from dare_platform import views
+    from dare_platform.viewer import LOCAL
     from dare_platform.views.words import duration
 
     with reading() as session:
-        view = views.queue_view(session)
+        view = views.queue_view(session, LOCAL)
     if as_json:
         write_json(view)
         return

@@ -54,12 +54,14 @@ def worker(
     `dare worker` · `dare worker --family llada --until-idle`
     """
     from dare.catalog import families
+    from dare_platform.structured_logs import set_up
 
     known = list(families())
     chosen = family or known
     unknown = sorted(set(chosen) - set(known))
     if unknown:
         refuse(f"unknown family {unknown[0]!r}; known: {', '.join(known)}", USAGE)
+    set_up("worker")
     current = settings()
     if current.broker_url and not until_idle:
         from dare_platform.broker import serve

@@ -140,16 +140,17 @@ def diff(
     `dare scores diff RUN --scorers dare-1 opencompass-0.5.4`
     """
     from dare_platform import views
+    from dare_platform.viewer import LOCAL
 
     a, b = pair
     if a == b:
         refuse(f"both scorers are {a}: there is nothing to compare", USAGE)
     with reading() as session:
-        if views.run_view(session, run_id, 1) is None:
+        if views.run_view(session, run_id, 1, LOCAL) is None:
             refuse(f"there is no run {run_id!r}", NOT_FOUND)
-        known = views.scorers_of(session, run_id)
+        known = views.scorers_of(session, run_id, LOCAL)
         chosen = [name for name, spoke in known.items() if {a, b} <= set(spoke) and (not task or name in task)]
-        found = [views.difference(session, run_id, name, a, b) for name in chosen]
+        found = [views.difference(session, run_id, name, a, b, viewer=LOCAL) for name in chosen]
     if not found:
         heard = "; ".join(f"{name}: {', '.join(spoke)}" for name, spoke in known.items()) or "nobody"
         refuse(f"no task of run {run_id} was judged by both {a} and {b}; who was heard: {heard}", NOT_FOUND)

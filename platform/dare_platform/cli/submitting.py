@@ -48,7 +48,7 @@ def add_to(app: typer.Typer, panel: str) -> None:
 
 
 def submit(
-    what: Annotated[str, typer.Argument(help="A built-in algorithm, `untouched`, or a .py file.")],
+    what: Annotated[str, typer.Argument(help="A built-in algorithm, `untouched`, a .py file or an archive.")],
     settings_file: Annotated[
         Path | None, typer.Option("--settings", help="YAML of `hyperparameter: value` lines.")
     ] = None,
@@ -152,13 +152,13 @@ def _report(
     name: str | None,
     control: bool,
 ) -> UploadReport:
-    from dare_platform import uploads
+    from dare_platform import archives, uploads
 
     text = _read(settings_file).decode(errors="replace") if settings_file else None
     chosen = list(backbones) if backbones else list(track.backbones)
     given = _assigned(assignments or [])
     with_data = settings().data is not None
-    if what.endswith(".py"):
+    if what.endswith(".py") or archives.is_archive(what):
         path = Path(what)
         content = _read(path)
         kind: RowKind = "control" if control else "method"

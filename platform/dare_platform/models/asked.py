@@ -256,7 +256,7 @@ class RunEvent(Base):
     from_state: Mapped[State | None] = mapped_column(Text())
     to_state: Mapped[State | None] = mapped_column(Text())
     kind: Mapped[str]
-    """`state`, `cancel`, `alarm` or `sample`."""
+    """`state`, `cancel`, `adopted`, `alarm` or `sample`."""
     detail_json: Mapped[str] = mapped_column(default="{}", server_default="{}")
     __table_args__ = (one_of("from_state", State), one_of("to_state", State))
 

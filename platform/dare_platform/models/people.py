@@ -86,13 +86,15 @@ class Subscription(Base):
     """Signs what a webhook gets."""
     entry_id: Mapped[str | None] = mapped_column(to("entry.id"))
     """One entry; None for all of the account's."""
+    each_run: Mapped[bool] = flag("each_run", default=False)
+    """A message for every run, not only one when the whole entry has ended."""
     created_at: Mapped[float]
     ended_at: Mapped[float | None]
     __table_args__ = (one_of("channel", Channel), Index("ix_subscription_account_id", "account_id"))
 
 
 class Delivery(Base):
-    """One message about one run to one subscription."""
+    """One message to one subscription: about one run, or about the entry that ended with this run."""
 
     __tablename__ = "delivery"
     subscription_id: Mapped[str] = mapped_column(primary_key=True)

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dare_platform.models import Backbone, BackboneRevision, Entry, MetricPoint, Run
+from dare_platform.viewer import NOBODY, Viewer
 from dare_platform.views.rows import alarms
 from dare_platform.views.shapes import CurvesView, Point, SeedCurve, Series
 
@@ -48,7 +49,9 @@ def thinned(points: Sequence[Point], most: int = POINTS) -> tuple[Point, ...]:
     return tuple(kept)
 
 
-def curves(session: Session, entry_ids: Sequence[str], backbone: str, metric: str) -> CurvesView:
+def curves(
+    session: Session, entry_ids: Sequence[str], backbone: str, metric: str, viewer: Viewer = NOBODY
+) -> CurvesView:
     """One metric of the training runs of some entries on one backbone, in the order of the ids.
 
     Every point is kept: a mean over seeds needs the same steps of all of them. Charts thin what they draw.
@@ -58,7 +61,7 @@ def curves(session: Session, entry_ids: Sequence[str], backbone: str, metric: st
         .join(Entry, Entry.id == Run.entry_id)
         .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
         .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
-        .where(Run.entry_id.in_(list(entry_ids)), Run.kind == "train", Backbone.slug == backbone)
+        .where(Run.entry_id.in_(list(entry_ids)), Run.kind == "train", Backbone.slug == backbone, viewer.sees())
         .order_by(Run.seed, Run.id)
     ).all()
     found: list[SeedCurve] = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import not_, select
 from sqlalchemy.orm import Session
 
 from dare.source import AlgorithmSource, read_source
@@ -15,45 +15,53 @@ from dare_platform.entry_settings import SettingView, compare
 from dare_platform.entry_status import EntryStatus, sentence_of, status_of
 from dare_platform.models import Algorithm, AlgorithmVersion, AuditLog, Entry, Run, TrackVersion
 from dare_platform.tracks import tracks
+from dare_platform.viewer import NOBODY, Viewer
 from dare_platform.views.queue import place_of
-from dare_platform.views.rows import ending, events, hyperparameters, summaries
+from dare_platform.views.rows import WITHHELD, ending, events, hyperparameters, summaries
 from dare_platform.views.shapes import CellRuns, Ending, EntrySummary, EntryView, RunSummary
+from dare_platform.views.sight import author_of, is_withheld, may_act
 
+CODE_WITHHELD = "This entry is anonymous: its code, settings and logs are shown when its author makes it public."
 UNTOUCHED = "The backbone as it is: evaluated, never trained. All gains are taken against it."
 
 
-def entries_list(session: Session, track: str | None = None) -> tuple[EntrySummary, ...]:
-    """All entries, newest first; of one track (`tiny 1.0`) when named."""
-    rows = _rows(session)
-    runs = _runs(session, [entry.id for entry, *_ in rows])
-    found = [_summary(*row, runs[row[0].id]) for row in rows]
-    return tuple(summary for summary in found if track is None or summary.track == track)
+def entries_list(session: Session, track: str | None = None, viewer: Viewer = NOBODY) -> tuple[EntrySummary, ...]:
+    """All entries that somebody sees, newest first; of one track (`tiny 1.0`) when named."""
+    named = () if track is None else (TrackVersion.track_slug + " " + TrackVersion.version == track,)
+    return tuple(_summaries(session, viewer, *named))
 
 
-def entry_view(session: Session, entry_id: str) -> EntryView | None:
+def entry_view(session: Session, entry_id: str, viewer: Viewer = NOBODY) -> EntryView | None:
     """The page of one entry."""
-    rows = _rows(session, Entry.id == entry_id)
+    rows = _rows(session, viewer, Entry.id == entry_id)
     if not rows:
         return None
     entry, algorithm, version, track = rows[0]
-    runs = _runs(session, [entry_id])[entry_id]
-    summary = _summary(*rows[0], runs)
-    source = read_again(version)
-    others = _others(session, entry, version)
+    runs = _runs(session, [entry_id], viewer)[entry_id]
+    summary = _summary(session, viewer, rows[0], runs, _hidden_tries(session, viewer))
+    withheld = is_withheld(viewer, entry, version)
+    source = None if withheld else read_again(version)
+    others = _others(session, entry, version, viewer)
     worst, waiting = _worst(session, runs), _first_waiting(session, runs)
     withdrawal = session.execute(
         select(AuditLog.note).where(AuditLog.action == "withdraw", AuditLog.subject == entry_id)
     ).scalar_one_or_none()
-    command = _command(entry, algorithm, version, track, summary.backbones, source)
+    command = "" if withheld else _command(entry, algorithm, version, track, summary.backbones, source)
     is_open = any(run.state not in ("succeeded", "failed", "cancelled") for run in runs)
     return EntryView(
         summary=summary,
         headline=summary.sentence + _too_few_seeds(summary, runs),
-        summary_sentence=source.summary if source else UNTOUCHED if version is None else "",
-        class_name=version.class_name if version else None,
+        summary_sentence=CODE_WITHHELD
+        if withheld
+        else source.summary
+        if source
+        else UNTOUCHED
+        if version is None
+        else "",
+        class_name=version.class_name if version and not withheld else None,
         base=source.base if source else None,
         settings=_settings(version, source),
-        source=version.source if version else None,
+        source=version.source if version and not withheld else None,
         settings_text=_settings_text(version, source),
         overridden=source.overridden if source else (),
         cells=_cells(runs),
@@ -65,10 +73,12 @@ def entry_view(session: Session, entry_id: str) -> EntryView | None:
         withdrawn_at=entry.withdrawn_at.timestamp() if entry.withdrawn_at else None,
         withdrawn_reason=withdrawal,
         rerun_command=command,
-        digest=version.content_sha256 if version else track.rules_sha256,
-        history=events(session, [run.id for run in runs]),
+        digest=WITHHELD if withheld else version.content_sha256 if version else track.rules_sha256,
+        history=events(session, [run.id for run in runs], viewer),
         can_cancel=is_open,
         can_retry=not is_open and summary.status in ("partial", "failed", "rejected", "withdrawn"),
+        may_act=may_act(viewer, entry),
+        withheld=withheld,
     )
 
 
@@ -87,42 +97,66 @@ def _too_few_seeds(summary: EntrySummary, runs: Sequence[RunSummary]) -> str:
     return f" Preliminary: {fewest} of the {track.seeds_required} seeds that a place on the board needs."
 
 
-def _rows(
-    session: Session, *conditions: Any
-) -> list[tuple[Entry, Algorithm | None, AlgorithmVersion | None, TrackVersion]]:
+_Row = tuple[Entry, Algorithm | None, AlgorithmVersion | None, TrackVersion]
+
+
+def _summaries(session: Session, viewer: Viewer, *conditions: Any) -> list[EntrySummary]:
+    rows = _rows(session, viewer, *conditions)
+    runs = _runs(session, [entry.id for entry, *_ in rows], viewer)
+    hidden = _hidden_tries(session, viewer)
+    return [_summary(session, viewer, row, runs[row[0].id], hidden) for row in rows]
+
+
+def _rows(session: Session, viewer: Viewer, *conditions: Any) -> list[_Row]:
     rows = session.execute(
         select(Entry, Algorithm, AlgorithmVersion, TrackVersion)
         .join(TrackVersion, TrackVersion.id == Entry.track_version_id)
         .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
         .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
-        .where(*conditions)
+        .where(*conditions, viewer.sees())
         .order_by(Entry.created_at.desc(), Entry.id.desc())
     )
     return [(entry, algorithm, version, track) for entry, algorithm, version, track in rows]
 
 
-def _runs(session: Session, ids: Sequence[str]) -> dict[str, list[RunSummary]]:
+def _runs(session: Session, ids: Sequence[str], viewer: Viewer) -> dict[str, list[RunSummary]]:
     """Runs by entry, by backbone and seed, in the order they are worked off."""
     found: dict[str, list[RunSummary]] = defaultdict(list)
-    for run in summaries(session, Run.entry_id.in_(list(ids)), order=(Run.created_at, Run.id)):
+    for run in summaries(session, Run.entry_id.in_(list(ids)), viewer=viewer, order=(Run.created_at, Run.id)):
         found[run.entry_id].append(run)
     return found
 
 
-def _summary(
-    entry: Entry,
-    algorithm: Algorithm | None,
-    version: AlgorithmVersion | None,
-    track: TrackVersion,
-    runs: Sequence[RunSummary],
-) -> EntrySummary:
+_Tries = Mapping[tuple[str | None, str], Sequence[int]]
+
+
+def _hidden_tries(session: Session, viewer: Viewer) -> _Tries:
+    """By algorithm and track, which tries are private and not this person's: they count in nothing that is shown."""
+    hidden: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    if viewer.may("operate"):
+        return hidden
+    rows = session.execute(
+        select(AlgorithmVersion.algorithm_id, Entry.track_version_id, Entry.ordinal)
+        .select_from(Entry)
+        .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
+        .where(not_(viewer.sees()))
+    )
+    for algorithm, track, ordinal in rows:
+        hidden[algorithm, track].append(ordinal)
+    return hidden
+
+
+def _summary(session: Session, viewer: Viewer, row: _Row, runs: Sequence[RunSummary], hidden: _Tries) -> EntrySummary:
+    entry, algorithm, version, track = row
+    before = sum(ordinal < entry.ordinal for ordinal in hidden.get((algorithm.id if algorithm else None, track.id), ()))
+    withheld = is_withheld(viewer, entry, version)
     work = [run.state for run in runs if run.kind != "check"]
     counted = [run.state for run in runs if run.kind != "check" or run.state not in ("succeeded", "cancelled")]
     status: EntryStatus = status_of(entry.gate, counted)
     return EntrySummary(
         id=entry.id,
         name=entry.name,
-        algorithm=algorithm.slug if algorithm else "untouched",
+        algorithm=WITHHELD if withheld else algorithm.slug if algorithm else "untouched",
         kind=entry.kind,
         built_in=version is None or version.built_in,
         track=f"{track.track_slug} {track.version}",
@@ -131,9 +165,11 @@ def _summary(
         sentence=sentence_of(status, work, entry.rejection),
         runs_done=work.count("succeeded"),
         runs_total=len(work),
-        try_number=entry.ordinal,
+        try_number=entry.ordinal - before,
         submitted_at=entry.created_at.timestamp(),
-        code_sha256=version.source_sha256 if version else None,
+        code_sha256=version.source_sha256 if version and not withheld else None,
+        visibility=entry.visibility,
+        author=author_of(session, viewer, entry),
     )
 
 
@@ -162,13 +198,16 @@ def _yaml(value: object) -> str:
     return text
 
 
-def _others(session: Session, entry: Entry, version: AlgorithmVersion | None) -> list[EntrySummary]:
+def _others(session: Session, entry: Entry, version: AlgorithmVersion | None, viewer: Viewer) -> list[EntrySummary]:
+    """Other entries of the same algorithm. Of a submitted one, nothing leads from an anonymous try to a public one."""
     if version is None:
-        rows = _rows(session, Entry.algorithm_version_id.is_(None), Entry.id != entry.id)
-    else:
-        rows = _rows(session, AlgorithmVersion.algorithm_id == version.algorithm_id, Entry.id != entry.id)
-    runs = _runs(session, [other.id for other, *_ in rows])
-    return [_summary(*row, runs[row[0].id]) for row in rows]
+        return _summaries(session, viewer, Entry.algorithm_version_id.is_(None), Entry.id != entry.id)
+    same = (AlgorithmVersion.algorithm_id == version.algorithm_id, Entry.id != entry.id)
+    if version.built_in or viewer.is_owner(entry) or viewer.may("operate"):
+        return _summaries(session, viewer, *same)
+    if entry.visibility == "anonymous":
+        return []
+    return _summaries(session, viewer, *same, Entry.visibility == "public")
 
 
 def _cells(runs: Sequence[RunSummary]) -> tuple[CellRuns, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -13,7 +14,8 @@ from dare_platform.database import now
 from dare_platform.lease import queue_order
 from dare_platform.models import ACTIVE, Run
 from dare_platform.settings import Limits
-from dare_platform.views.rows import summaries, workers
+from dare_platform.viewer import LOCAL, NOBODY, Viewer
+from dare_platform.views.rows import summaries, without_trace, workers
 from dare_platform.views.shapes import QueuePlace, QueueView, RunSummary, WaitingRun, WorkerView
 from dare_platform.views.words import duration
 
@@ -29,19 +31,19 @@ class _Waiting:
     longest_seconds: float
 
 
-def queue_view(session: Session) -> QueueView:
-    """Who works, who waits and for what."""
+def queue_view(session: Session, viewer: Viewer = NOBODY) -> QueueView:
+    """Who works, who waits and for what. A run whose entry somebody does not see takes its place without a name."""
     at = now(session)
-    seen = workers(session, at)
+    seen = workers(session, at, viewer)
     line = _line(session)
-    running = summaries(session, Run.state.in_(ACTIVE), order=(Run.started_at, Run.id))
-    by_id = {run.id: run for run in summaries(session, Run.state == "queued")}
+    running = _for(session, viewer, Run.state.in_(ACTIVE), order=(Run.started_at, Run.id))
+    by_id = _for(session, viewer, Run.state == "queued")
     waiting = [_waiting(by_id[one.id], position, one, line, seen, at) for position, one in enumerate(line, 1)]
     blocked = len(session.execute(select(Run.id).where(Run.state == "blocked")).all())
     alive = sum(worker.alive for worker in seen)
     return QueueView(
         headline=_headline(len(running), len(waiting), blocked, alive),
-        running=tuple(running),
+        running=tuple(running.values()),
         waiting=tuple(waiting),
         blocked=blocked,
         workers=seen,
@@ -49,6 +51,15 @@ def queue_view(session: Session) -> QueueView:
         oldest_wait_seconds=max((at - one.since for one in line), default=None),
         at=at,
     )
+
+
+def _for(session: Session, viewer: Viewer, condition: Any, order: Any = None) -> dict[str, RunSummary]:
+    """All runs that meet a condition by id, as far as somebody sees them."""
+    every = summaries(session, condition, viewer=LOCAL, order=order)
+    if viewer.may("operate"):
+        return {run.id: run for run in every}
+    seen = {run.id: run for run in summaries(session, condition, viewer=viewer)}
+    return {run.id: seen.get(run.id) or without_trace(run) for run in every}
 
 
 def _headline(running: int, waiting: int, blocked: int, alive: int) -> str:

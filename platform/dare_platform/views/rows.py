@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import case, or_, select, true
 from sqlalchemy.orm import Session
 
 from dare.spec import HyperparameterValue
@@ -23,26 +24,37 @@ from dare_platform.models import (
     Worker,
 )
 from dare_platform.states import CAUSES
+from dare_platform.viewer import NOBODY, Viewer
 from dare_platform.views.shapes import Alarm, Ending, EventView, RunSummary, WorkerView
 from dare_platform.views.words import state_in_words
 
 ALIVE_SECONDS = 60.0
 """A worker that has been silent for longer is not counted as alive."""
 SHOWN_EVENTS = 200
+PRIVATE = "private entry"
+"""What a run in the queue is called for somebody who does not see its entry."""
+WITHHELD = "withheld"
+"""The algorithm of an anonymous entry, for everybody but its author."""
 KINDS = {"check": "the check", "train": "training", "evaluate": "evaluation", "score": "scoring"}
 
 
-def summaries(session: Session, *conditions: Any, order: Any = None, limit: int | None = None) -> list[RunSummary]:
-    """Runs that meet all conditions."""
+def summaries(
+    session: Session, *conditions: Any, viewer: Viewer, order: Any = None, limit: int | None = None
+) -> list[RunSummary]:
+    """Runs that meet all conditions and that somebody sees."""
+    own = true() if viewer.may("operate") else Entry.submitted_by == viewer.account_id
+    shown = case(
+        (or_(Entry.visibility == "public", AlgorithmVersion.built_in.is_(True), own), Algorithm.slug), else_=WITHHELD
+    )
     query = (
-        select(Run, Entry.name, Backbone.slug, Algorithm.slug, Worker.name)
+        select(Run, Entry.name, Backbone.slug, case((Algorithm.slug.is_not(None), shown)), Worker.name)
         .join(Entry, Entry.id == Run.entry_id)
         .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
         .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
         .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
         .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
         .outerjoin(Worker, Worker.id == Run.lease_owner)
-        .where(*conditions)
+        .where(*conditions, viewer.sees())
         .order_by(*(order if order is not None else (Run.created_at.desc(), Run.id.desc())))
     )
     rows = session.execute(query.limit(limit) if limit else query).all()
@@ -72,10 +84,20 @@ def _summary(run: Run, entry: str, backbone: str, algorithm: str | None, worker:
     )
 
 
-def workers(session: Session, at: float) -> tuple[WorkerView, ...]:
-    """All workers that have not been stopped in good order, the ones seen last first."""
+def without_trace(summary: RunSummary) -> RunSummary:
+    """A run that takes its place in the queue, for somebody who does not see its entry."""
+    words = "at work" if summary.state in ACTIVE else "waiting"
+    return replace(
+        summary, id="", entry_id="", entry_name=PRIVATE, algorithm=PRIVATE, backbone="", seed=0, cause=None, step=None,
+        of=None, attempts=0, sentence=words,
+    )  # fmt: skip
+
+
+def workers(session: Session, at: float, viewer: Viewer = NOBODY) -> tuple[WorkerView, ...]:
+    """All workers that have not been stopped in good order, the ones seen last first; what they work on where seen."""
+    seen = select(Run.id, Run.lease_owner, case((viewer.sees(), 1), else_=0)).join(Entry, Entry.id == Run.entry_id)
     busy: dict[str | None, str] = {
-        owner: run for run, owner in session.execute(select(Run.id, Run.lease_owner).where(Run.state.in_(ACTIVE)))
+        owner: run if sees else "" for run, owner, sees in session.execute(seen.where(Run.state.in_(ACTIVE)))
     }
     rows = session.execute(
         select(Worker).where(Worker.state != "stopped").order_by(Worker.last_seen_at.desc(), Worker.name)
@@ -109,14 +131,15 @@ def ending(run: Run) -> Ending | None:
     )
 
 
-def events(session: Session, run_ids: Sequence[str]) -> tuple[EventView, ...]:
-    """The history of some runs, oldest first: changes of state and wishes to cancel."""
+def events(session: Session, run_ids: Sequence[str], viewer: Viewer = NOBODY) -> tuple[EventView, ...]:
+    """The history of some runs, oldest first: changes of state and holder, and wishes to cancel."""
     rows = session.execute(
-        select(RunEvent, Run.kind, Run.seed, Backbone.slug)
+        select(RunEvent, Run.kind, Run.seed, Backbone.slug, Entry)
         .join(Run, Run.id == RunEvent.run_id)
+        .join(Entry, Entry.id == Run.entry_id)
         .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
         .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
-        .where(RunEvent.run_id.in_(run_ids), RunEvent.kind.in_(("state", "cancel")))
+        .where(RunEvent.run_id.in_(run_ids), RunEvent.kind.in_(("state", "cancel", "adopted")), viewer.sees())
         .order_by(RunEvent.at.desc(), RunEvent.run_id, RunEvent.seq.desc())
         .limit(SHOWN_EVENTS)
     ).all()
@@ -124,14 +147,24 @@ def events(session: Session, run_ids: Sequence[str]) -> tuple[EventView, ...]:
     return tuple(
         EventView(
             at=row.at,
-            actor=actors[row.actor],
+            actor=_person(row.actor, entry, viewer) or actors[row.actor],
             kind=row.kind,
             sentence=_event(row),
             run_id=row.run_id,
             run=f"{kind} · {backbone} · seed {seed}",
         )
-        for row, kind, seed, backbone in reversed(rows)
+        for row, kind, seed, backbone, entry in reversed(rows)
     )
+
+
+def _person(actor: str, entry: Entry, viewer: Viewer) -> str | None:
+    """A person by what they are to the entry, never by name; None for what is no person."""
+    kind, _, account = actor.partition(" ")
+    if kind != "account":
+        return None
+    if account == viewer.account_id:
+        return "you"
+    return "its author" if account == entry.submitted_by else "an operator"
 
 
 def _actors(session: Session, found: set[str]) -> dict[str, str]:
@@ -151,6 +184,8 @@ def _event(row: RunEvent) -> str:
     why = detail.get("sentence") or detail.get("reason")
     if row.kind == "cancel":
         return "asked to cancel"
+    if row.kind == "adopted":
+        return str(why)
     moved = f"{row.from_state} → {row.to_state}" if row.from_state else f"created, {row.to_state}"
     return f"{moved}: {why}" if why else moved
 

@@ -29,9 +29,10 @@ from dare_platform.models import (
 )
 from dare_platform.outputs import protocols_of
 from dare_platform.verdict import escaped_prose
+from dare_platform.viewer import NOBODY, Viewer
 from dare_platform.views.curves import series_of
 from dare_platform.views.queue import place_of
-from dare_platform.views.rows import alarms, ending, events, last_attempt, summaries
+from dare_platform.views.rows import WITHHELD, alarms, ending, events, last_attempt, summaries
 from dare_platform.views.scorers import differences, headlines
 from dare_platform.views.shapes import (
     ArtifactView,
@@ -47,22 +48,28 @@ from dare_platform.views.shapes import (
     StageState,
     UsageView,
 )
+from dare_platform.views.sight import is_withheld, may_act, sees_run
 from dare_platform.views.words import about, duration, log_lines, seconds_left, state_in_words
 
 SILENT_SECONDS = 45.0
 
 
-def runs_list(session: Session, entry_id: str | None = None, limit: int = 200) -> tuple[RunSummary, ...]:
+def runs_list(
+    session: Session, entry_id: str | None = None, limit: int = 200, viewer: Viewer = NOBODY
+) -> tuple[RunSummary, ...]:
     """Runs, newest first."""
     conditions = (Run.entry_id == entry_id,) if entry_id is not None else ()
-    return tuple(summaries(session, *conditions, limit=limit))
+    return tuple(summaries(session, *conditions, viewer=viewer, limit=limit))
 
 
-def run_view(session: Session, run_id: str, log_lines_shown: int = 200) -> RunView | None:
+def run_view(session: Session, run_id: str, log_lines_shown: int = 200, viewer: Viewer = NOBODY) -> RunView | None:
     """The page of one run."""
-    run = session.get(Run, run_id)
-    if run is None:
+    if not sees_run(session, viewer, run_id):
         return None
+    run = session.get_one(Run, run_id)
+    entry = session.get_one(Entry, run.entry_id)
+    version = session.get(AlgorithmVersion, entry.algorithm_version_id) if entry.algorithm_version_id else None
+    withheld = is_withheld(viewer, entry, version)
     at = now(session)
     job = JobSpec.model_validate_json(run.job_json)
     attempt = last_attempt(session, run_id)
@@ -70,10 +77,10 @@ def run_view(session: Session, run_id: str, log_lines_shown: int = 200) -> RunVi
     silence = max(0.0, at - worker.last_seen_at) if worker else None
     left = _time_left(session, run, job)
     metrics, ended, place = series_of(session, run_id), ending(run), place_of(session, run)
-    log = attempt.log_tail if attempt else ""
+    log = attempt.log_tail if attempt and not withheld else ""
     scores = _scores(session, run, job)
     return RunView(
-        summary=summaries(session, Run.id == run_id)[0],
+        summary=summaries(session, Run.id == run_id, viewer=viewer)[0],
         headline=_headline(run, place, ended, silence, left, metrics),
         stages=_stages(run),
         progress=1.0 if run.state == "succeeded" else run.step / run.of if run.step is not None and run.of else None,
@@ -92,17 +99,19 @@ def run_view(session: Session, run_id: str, log_lines_shown: int = 200) -> RunVi
         log_bytes=len(log.encode()),
         scores=scores,
         not_scored=_not_scored(session, run, job, scores),
-        differences=differences(session, run_id) if run.kind == "evaluate" else (),
+        differences=differences(session, run_id, viewer=viewer) if run.kind == "evaluate" else (),
         usage=_usage(session, run_id),
         artifacts=_artifacts(session, run_id),
-        provenance=_provenance(session, run, job, attempt),
-        history=events(session, [run_id]),
-        job_json=run.job_json,
+        provenance=_provenance(session, run, job, attempt, withheld),
+        history=events(session, [run_id], viewer),
+        job_json="" if withheld else run.job_json,
         job_sha256=run.job_sha256,
         self_reported=run.kind == "train",
         rerun_command=f"dare reproduce {run_id}",
         can_cancel=run.state not in FINISHED,
         can_retry=run.state in ("failed", "cancelled"),
+        may_act=may_act(viewer, entry),
+        withheld=withheld,
     )
 
 
@@ -320,10 +329,14 @@ def _artifacts(session: Session, run_id: str) -> tuple[ArtifactView, ...]:
         .where(RunArtifact.run_id == run_id)
         .order_by(RunArtifact.role)
     )
-    return tuple(ArtifactView(role, row.sha256, row.size_bytes, row.purged_at is None) for role, row in rows)
+    return tuple(
+        ArtifactView(role, row.sha256, row.size_bytes, row.purged_at is None, row.purged_at) for role, row in rows
+    )
 
 
-def _provenance(session: Session, run: Run, job: JobSpec, attempt: Attempt | None) -> tuple[tuple[str, str], ...]:
+def _provenance(
+    session: Session, run: Run, job: JobSpec, attempt: Attempt | None, withheld: bool
+) -> tuple[tuple[str, str], ...]:
     """What a result must carry to be believed and repeated: name and value, in reading order."""
     entry = session.get_one(Entry, run.entry_id)
     track = session.get_one(TrackVersion, entry.track_version_id)
@@ -340,6 +353,8 @@ def _provenance(session: Session, run: Run, job: JobSpec, attempt: Attempt | Non
         "seed": str(job.seed),
         "threads": str(job.threads),
     }
+    if withheld:
+        said |= {"algorithm": WITHHELD, "hyperparameters": WITHHELD}
     if job.evaluate is not None:
         said |= {f"protocol {protocol.task}": protocol.digest() for protocol in job.evaluate.protocols}
     if run.kind == "score":

@@ -6,16 +6,20 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from dare.spec import JobSpec
-from dare_platform.models import Prediction, Run, ScoreItem, TaskItem, TaskVersion
+from dare_platform.models import Entry, Prediction, Run, ScoreItem, TaskItem, TaskVersion
 from dare_platform.outputs import protocols_of
+from dare_platform.viewer import NOBODY, Viewer
 from dare_platform.views.shapes import MovedAnswer, ScorerDifference, Word
+from dare_platform.views.sight import sees_run
 
 SHOWN_MOVED = 5
 """Answers that a page lists for each pair of scorers; `dare scores diff` lists all."""
 
 
-def scorers_of(session: Session, run_id: str) -> dict[str, tuple[str, ...]]:
+def scorers_of(session: Session, run_id: str, viewer: Viewer = NOBODY) -> dict[str, tuple[str, ...]]:
     """By task, who has judged the answers of a run: the headline's scorer first, then by name."""
+    if not sees_run(session, viewer, run_id):
+        return {}
     rows = session.execute(
         select(TaskVersion.task_slug, ScoreItem.scorer)
         .join(TaskVersion, TaskVersion.id == ScoreItem.task_version_id)
@@ -36,7 +40,9 @@ def headlines(session: Session, run_id: str) -> dict[str, str]:
     return {p.task: p.scorer for p in protocols_of(JobSpec.model_validate_json(job))} if job else {}
 
 
-def difference(session: Session, run_id: str, task: str, a: str, b: str, most: int | None = None) -> ScorerDifference:
+def difference(
+    session: Session, run_id: str, task: str, a: str, b: str, most: int | None = None, viewer: Viewer = NOBODY
+) -> ScorerDifference:
     """Two scorers over the answers to one task; at most `most` of the moved ones are listed."""
     first, second = aliased(ScoreItem), aliased(ScoreItem)
     same_answer = (
@@ -57,7 +63,15 @@ def difference(session: Session, run_id: str, task: str, a: str, b: str, most: i
             & (Prediction.item_id == first.item_id)
             & (Prediction.sample == first.sample),
         )
-        .where(first.run_id == run_id, TaskVersion.task_slug == task, first.scorer == a, second.scorer == b)
+        .join(Run, Run.id == first.run_id)
+        .join(Entry, Entry.id == Run.entry_id)
+        .where(
+            first.run_id == run_id,
+            TaskVersion.task_slug == task,
+            first.scorer == a,
+            second.scorer == b,
+            viewer.sees(),
+        )
         .order_by(TaskItem.position, first.sample)
     ).all()
     moved: list[MovedAnswer] = []
@@ -89,10 +103,12 @@ def _word(said: ScoreItem) -> Word:
     return Word(solved=said.score > 0.5, status=said.status, answer=said.answer)
 
 
-def differences(session: Session, run_id: str, most: int = SHOWN_MOVED) -> tuple[ScorerDifference, ...]:
+def differences(
+    session: Session, run_id: str, most: int = SHOWN_MOVED, viewer: Viewer = NOBODY
+) -> tuple[ScorerDifference, ...]:
     """The headline's scorer beside every other one, task by task."""
     return tuple(
-        difference(session, run_id, task, first, other, most)
-        for task, (first, *others) in scorers_of(session, run_id).items()
+        difference(session, run_id, task, first, other, most, viewer)
+        for task, (first, *others) in scorers_of(session, run_id, viewer).items()
         for other in others
     )

@@ -9,7 +9,7 @@ from dare.spec import ItemStatus
 from dare_platform.board import RowKind
 from dare_platform.entry_settings import SettingView
 from dare_platform.entry_status import EntryStatus
-from dare_platform.models import State, WorkKind
+from dare_platform.models import State, Visibility, WorkKind
 
 StageState = Literal["done", "active", "waiting", "failed"]
 
@@ -85,6 +85,7 @@ class WorkerView:
     """Seconds since its last sign of life."""
     alive: bool
     run_id: str | None
+    """What it works on; an empty text where that is private."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,8 @@ class ArtifactView:
     sha256: str
     bytes: int
     kept: bool
+    purged_at: float | None = None
+    """When retention removed it; the record stays."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +290,10 @@ class RunView:
     rerun_command: str
     can_cancel: bool
     can_retry: bool
+    may_act: bool
+    """Whoever looks may do so: it is theirs, or they operate this place."""
+    withheld: bool
+    """Log and order are not shown: an anonymous entry, and somebody else looks."""
 
 
 @dataclass(frozen=True)
@@ -308,6 +315,9 @@ class EntrySummary:
     try_number: int
     submitted_at: float
     code_sha256: str | None
+    visibility: Visibility
+    author: str | None
+    """Handle of who sent it in; None where that is withheld, and where there is only one person."""
 
 
 @dataclass(frozen=True)
@@ -352,6 +362,10 @@ class EntryView:
     history: tuple[EventView, ...]
     can_cancel: bool
     can_retry: bool
+    may_act: bool
+    """Whoever looks may do so: it is theirs, or they operate this place."""
+    withheld: bool
+    """Code, settings and logs are not shown: an anonymous entry, and somebody else looks."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def evaluate(
                 known |= {(prediction.item, prediction.sample): prediction for prediction in fresh}
                 done += len(fresh)
                 events.progress(task.title, done, total)
-        found.append(scored(protocol, task, items, known, directory))
+        found.append(scored(protocol, task, items, known, directory, programs=spec.programs))
         if task.kind == "likelihood":
             provenance |= certainty_of(protocol, items, known)
         usage = usage.model_copy(

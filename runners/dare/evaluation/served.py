@@ -107,7 +107,7 @@ def evaluate_served(job: JobSpec, weights: Path, directory: Path, data: Path | N
         kept = [item for item in items if item.id not in dropped]
         known = stored(directory, protocol, task, kept, data)
         others = _outcomes(directory, protocol, here, frozenset(known))
-        judged = scored(protocol, task, kept, known, directory, others)
+        judged = scored(protocol, task, kept, known, directory, others, spec.programs)
         if here.status == "not_scored" and len(protocol.scorers) > 1:
             why = f"OpenCompass does not score {protocol.task} here: {here.why.rstrip('.')}"
             judged = replace(judged, why_not=why if judged.why_not is None else f"{judged.why_not}. {why}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import secrets
 import select
@@ -130,8 +131,7 @@ class Sandbox:
 
     def __init__(self, limits: Limits | None = None, workers: int | None = None) -> None:
         self.limits = limits or Limits()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        self.workers = workers or 2 * cores  # some of it is waiting for the kernel
+        self.workers = workers or math.ceil(2 * _cores())  # some of it is waiting for the kernel
         self._reset()
 
     def _reset(self) -> None:
@@ -291,6 +291,19 @@ class Sandbox:
         if os.getpid() == self._owner:
             with self._lock:
                 self._end()
+
+
+def _cores() -> float:
+    """What this process may use at once: of many cores, a container often gets two."""
+    cores = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1.0
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join(Path("/sys/fs/cgroup", file).read_text() for file in files).split()
+        except (OSError, ValueError):
+            continue
+        if quota not in ("max", "-1"):
+            cores = min(cores, int(quota) / int(period))
+    return cores
 
 
 @cache

@@ -122,6 +122,9 @@ class Task:
     count: int | None = None
     """Items of the test split; None while it is declared and not fetched."""
     files: Sequence[DataFile] = ()
+    training_files: Mapping[str, Callable[[Path | None], bytes]] = field(default_factory=dict)
+    """What its training split is read from and nothing else: names below the data folder, and how to get each out of
+    the published files. Empty where the split is generated, and where there is none."""
     contamination: str = ""
     """What is known of test items in training data."""
     asked: Mapping[str, Callable[[Item, Path | None], Dialogue]] = field(default_factory=dict)

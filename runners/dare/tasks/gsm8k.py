@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Literal
 
 from dare.rewards import number
-from dare.tasks import DataFile, Demonstration, Dialogue, Item, Judge, Task, UnknownSplitError, Verdict, read_rows
+from dare.tasks import (
+    DataFile,
+    Demonstration,
+    Dialogue,
+    Item,
+    Judge,
+    Task,
+    UnknownSplitError,
+    Verdict,
+    read_data_bytes,
+    read_rows,
+)
 
 SHA256 = {
     "train": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
@@ -117,6 +128,10 @@ def _rows(split: str, data: Path | None) -> tuple[tuple[str, str], ...]:
     return tuple((row["question"], row["answer"]) for row in rows)
 
 
+def _train(data: Path | None) -> bytes:
+    return read_data_bytes("gsm8k", data, "gsm8k/train.jsonl", SHA256["train"])
+
+
 TASK = Task(
     name="gsm8k",
     title="GSM8K",
@@ -135,6 +150,7 @@ TASK = Task(
         DataFile("gsm8k/test.jsonl", SHA256["test"], f"{ADDRESS}test.jsonl", rows=1_319),
         DataFile("gsm8k/train.jsonl", SHA256["train"], f"{ADDRESS}train.jsonl", rows=7_473),
     ),
+    training_files={"gsm8k/train.jsonl": _train},
     contamination="Public since 2021. Its training split, and rewritings of it, are in most instruction mixtures; test "
     "questions have been found in pretraining corpora. No test question of the file differs from a training question "
     "in its numbers alone.",

@@ -5,6 +5,7 @@ The test items are task ids 11 to 510, as in the paper; ids 1 to 10 are its pool
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from dare.rewards import code
-from dare.tasks import DataFile, Dialogue, Item, Task, UnknownSplitError, read_rows
+from dare.tasks import DataFile, Dialogue, Item, Task, UnknownSplitError, read_data_bytes, read_rows
 from dare.tasks.humaneval import judge, judge_all, judge_under
 
 FILE = "mbpp/mbpp.jsonl"
 SHA256 = "ccf64ceae9c5403bf50a044cb6d505bfd2a2963ee58338ba268fd65beab92a9f"
+TRAIN_FILE = "mbpp/train.jsonl"
+"""The rows of the training split alone, as they stand in the published file: what a training job is given."""
+TRAIN_SHA256 = "3ad0217c9f73d1bc3deb5cb76066ec01b469372647c5c213bc4f611fb6e2c604"
 SPLITS = {"test": range(11, 511), "train": range(601, 975), "validation": range(511, 601)}
 SHOTS = (2, 3, 4)
 """Task ids of the worked examples that the paper shows."""
@@ -36,7 +40,15 @@ def items(split: str, data: Path | None = None) -> Sequence[Item]:
     """The rows of the published file with the ids of the split, in its order."""
     if split not in SPLITS:
         raise UnknownSplitError(f"task 'mbpp' has no split {split!r}; it has: {', '.join(SPLITS)}")
+    if split == "train" and data is not None and (data / TRAIN_FILE).is_file():
+        return [_item(row) for row in read_rows("mbpp", data, TRAIN_FILE, TRAIN_SHA256)]
     return [_item(row) for row in _rows(data).values() if row["task_id"] in SPLITS[split]]
+
+
+def train_file(data: Path | None) -> bytes:
+    """The content of `TRAIN_FILE`, cut out of the published file."""
+    lines = read_data_bytes("mbpp", data, FILE, SHA256).splitlines(keepends=True)
+    return b"".join(line for line in lines if json.loads(line)["task_id"] in SPLITS["train"])
 
 
 @cache
@@ -118,6 +130,7 @@ TASK = Task(
     kind="code",
     count=500,
     files=(DataFile(FILE, SHA256, rows=974),),
+    training_files={TRAIN_FILE: train_file},
     contamination="Public since 2021 with its solutions, in common pretraining crawls; its training split is in common "
     "instruction data. The three tests that decide are in the prompt.",
     asked={"three_shot": three_shot, "raw_three_shot": raw_three_shot},

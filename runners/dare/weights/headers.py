@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -22,6 +22,7 @@ BYTES = {
 """Size of one number by the name of its dtype in a header."""
 _LENGTH = 8  # bytes before the header, which say how long it is
 _LONGEST_HEADER = 100_000_000  # the format's own limit
+_MOST_DIMENSIONS = 16
 
 
 class CheckpointError(ValueError):
@@ -113,12 +114,20 @@ def stored_weights(directory: Path) -> StoredWeights:
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
     """The tensors of one file by name."""
-    size = file.stat().st_size
     with file.open("rb") as handle:
-        length = int.from_bytes(handle.read(_LENGTH), "little")
-        if size < _LENGTH or length > _LONGEST_HEADER or _LENGTH + length > size:
-            raise CheckpointError(f"{file} is no safetensors file, or was cut off inside its header ({size} bytes)")
-        text = handle.read(length)
+        return read_open_header(handle, file.stat().st_size, file)
+
+
+def read_open_header(
+    handle: BinaryIO, size: int, file: Path, longest: int = _LONGEST_HEADER
+) -> dict[str, StoredTensor]:
+    """The same of an open file of `size` bytes that is called `file`. A header longer than `longest` is refused."""
+    length = int.from_bytes(handle.read(_LENGTH), "little")
+    if size < _LENGTH or length > _LONGEST_HEADER or _LENGTH + length > size:
+        raise CheckpointError(f"{file} is no safetensors file, or was cut off inside its header ({size} bytes)")
+    if length > longest:
+        raise CheckpointError(f"{file} has a header of {length} bytes; {longest} are read")
+    text = handle.read(length)
     try:
         entries: dict[str, Any] = json.loads(text, object_pairs_hook=lambda pairs: _each_once(file, pairs))
     except (ValueError, RecursionError) as error:
@@ -151,15 +160,20 @@ def _entry(file: Path, name: str, entry: Any) -> tuple[StoredTensor, int, int]:
     try:
         dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         numbers = (*shape, first, last)
-        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        if len(shape) > _MOST_DIMENSIONS or not all(_is_count(number) for number in numbers):
             raise ValueError
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{file}: the header's entry for {name} is {str(entry)[:80]}, which makes no sense"
         ) from error
-    if dtype not in BYTES:
+    if not isinstance(dtype, str) or dtype not in BYTES:
         raise CheckpointError(f"{file}: {name} has dtype {dtype!r}; known: {', '.join(BYTES)}")
     return StoredTensor(file, dtype, shape), first, last
+
+
+def _is_count(number: object) -> bool:
+    """No bool, which Python counts among the integers, and nothing so large that multiplying it takes time."""
+    return type(number) is int and 0 <= number < 2**63
 
 
 def _each_once(file: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Stands in for the runner in the container: nothing but the entry."""
