@@ -14,7 +14,7 @@ INSTALL_TORCH = $(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url 
 RUNNER_TESTS = $(shell grep -L dare_platform tests/test_*.py)
 .DEFAULT_GOAL := help
 .PHONY: help install develop demo down check models test services docs study bench bench-attention bench-decode \
-  bench-train bench-eval clean
+  bench-train bench-eval bench-platform clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ bench-train: .venv/.developing ## one optimiser step of every method, the plain 
 
 bench-eval: .venv/.developing ## judges, sandbox and OpenCompass beside generation: a minute
 	$(BIN)/python -m benchmarks.evaluation
+
+bench-platform: .venv/.developing ## the platform under load: three minutes
+	$(BIN)/python -m benchmarks.platform
 
 study: .venv/.developing ## does every method learn, over seeds, beside a control: an hour; continues where it stopped
 	$(BIN)/python -m studies.learning

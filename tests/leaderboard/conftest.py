@@ -7,15 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filled_database import Site, fill, prepared
+from filled_database import Site, fill, home_at, prepared
 
 from dare_platform.database import open_database
-from dare_platform.settings import Settings
 from leaderboard import serving
-
-
-def home_at(folder: Path) -> Settings:
-    return Settings.from_environment({"DARE_HOME": str(folder)})
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -37,6 +38,10 @@ from dare_platform.uploads import read_builtin
 BACKBONE = "llada-tiny"
 SOLVED: Mapping[str, float] = {"untouched": 0.12, "sft": 0.2, "shuffled-d1": 0.125, "d1": 0.31, "bgpo": 0.36}
 TASKS = ("sudoku", "countdown")
+
+
+def home_at(folder: Path) -> Settings:
+    return Settings.from_environment({"DARE_HOME": str(folder)})
 
 
 def prepared(settings: Settings) -> Database:

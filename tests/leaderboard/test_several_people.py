@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import streamlit as st
-from conftest import home_at
-from filled_database import Site
+from filled_database import Site, home_at
 from several_people import ISSUER, People, fill
 from sqlalchemy import func, select, update
 from streamlit.testing.v1 import AppTest

@@ -12,18 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from needed import missing
 from sqlalchemy import create_engine, make_url, text
 
 from dare_platform.database import Database, migrate
 from dare_platform.ids import new_id
 from dare_platform.settings import MIB, Limits, Settings
-
-
-def missing(what: str) -> None:
-    """Skip on a laptop, fail where everything must run."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is not installed, and CI must not skip it")
-    pytest.skip(f"{what} is not installed")
 
 
 def program(name: str) -> str:

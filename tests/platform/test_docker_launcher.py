@@ -17,7 +17,7 @@ from typing import Any
 
 import docker
 import pytest
-from conftest import missing
+from needed import missing
 
 from dare_platform.container_output import ContainerOutput
 from dare_platform.container_profile import RUN, TOKEN, own_labels

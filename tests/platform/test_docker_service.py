@@ -22,7 +22,7 @@ from typing import Any
 import docker
 import httpx
 import pytest
-from conftest import missing
+from needed import missing
 from sqlalchemy import select, update
 from test_worker import add_pair, check_the_end
 from world import state_of
