@@ -13,8 +13,8 @@ INSTALL_TORCH = $(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url 
 # The tests beside conftest.py are the runner's; what names the platform is not installed in the second environment.
 RUNNER_TESTS = $(shell grep -L dare_platform tests/test_*.py)
 .DEFAULT_GOAL := help
-.PHONY: help install develop demo down check models test services docs study bench bench-attention bench-decode \
-  bench-train bench-eval bench-platform clean
+.PHONY: help install develop demo up down logs backup restore images locks check models test services docs study \
+  bench bench-attention bench-decode bench-train bench-eval bench-platform clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,8 +26,37 @@ develop: .venv/.developing ## the same, with what the tests need
 demo: .venv/.installed ## the whole way once, on this machine's CPU; QUICK=1 for one seed
 	$(BIN)/dare demo $(if $(QUICK),--quick)
 
-down: .venv/.installed ## stop what `make demo` left running
-	$(BIN)/dare down
+up: images ## the whole platform in containers: site, workers, PostgreSQL, Redis; says where the site is
+	@bash images/environment.sh
+	@docker compose up --detach --wait
+	@echo "The site: http://$$(docker compose port web 8501)"
+
+down: ## stop what `make up` or `make demo` left running; what they know is kept
+	@if [ -f "$${COMPOSE_ENV_FILES:-.env}" ]; then docker compose down; fi
+	@if [ -x $(BIN)/dare ]; then $(BIN)/dare down; fi
+
+logs: ## what the parts of `make up` say, as they say it; SERVICE=control for one
+	@docker compose logs --follow --tail 100 $(SERVICE) || true
+
+backup: ## copy what the stack of `make up` knows into a folder, while it works: TO=FOLDER
+	@test -n "$(TO)" || { echo "Say where to: make backup TO=FOLDER"; exit 2; }
+	@docker compose exec -T control dare backup /backups/dare
+	@mkdir -p "$(TO)"
+	@docker compose exec -T control tar -C /backups/dare -c . | tar -C "$(TO)" -x
+
+restore: ## the way back, into a stack that has never been started: FROM=FOLDER, and `make up` after it
+	@test -n "$(FROM)" || { echo "Say where from: make restore FROM=FOLDER"; exit 2; }
+	@bash images/environment.sh
+	@docker compose up --detach --wait postgres
+	@tar -C "$(FROM)" -c . | docker compose run --rm -T --no-deps control sh -c \
+	  'mkdir -p /backups/dare && tar -C /backups/dare -x && dare restore /backups/dare'
+
+images: ## build what `make up` runs; VARIANT=cuda for GPUs, IMAGES=default for every image
+	@SOURCE_REVISION=$$(git describe --always --abbrev=40 --exclude '*' --dirty 2>/dev/null) TORCH_INDEX=$(TORCH_INDEX) \
+	  docker buildx bake --file docker-bake.hcl $(or $(IMAGES),stack)
+
+locks: .venv/.developing ## choose anew, by pip's resolver, what each image installs
+	$(BIN)/python images/locks.py $(LOCKS)
 
 check: .venv/.developing ## fast tier: format, lint, types, contracts, unit and property tests
 	$(BIN)/ruff format --check .

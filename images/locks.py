@@ -7,21 +7,23 @@ it is a CPU or a CUDA build depends on where it comes from. Its version is below
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 LOCK = "requirements.lock"
-APART = ("torch", "transformers")
-"""Requirements of the runner that an image may hold at a version of its own."""
-NEVER_LISTED = ("dare", "torch")
+EVERYTHING = ("runner", "platform", "leaderboard", "evaluator")
+"""Extras of the project's own environment, in which everything is tested. Images that can, hold its versions."""
+TORCH = "2.13.0"
+METADATA_ONLY = ("--use-feature=fast-deps",)
+"""Gigabytes of CUDA are then read about, not downloaded; pip 25 and newer."""
 
 
 @dataclass(frozen=True)
@@ -29,103 +31,80 @@ class Wanted:
     """What one image asks the resolver for."""
 
     extras: tuple[str, ...]
-    """Of pyproject.toml."""
+    """Of pyproject.toml. Without any, nothing of ours is asked for."""
     pins: tuple[str, ...] = ()
     torch: str | None = None
-    like_base: bool = True
-    """Hold what the image shares with `base` at base's versions; else the engine of the image decides."""
+    like_project: bool = True
+    """At the versions of the project's environment; else what comes with the image decides."""
 
 
-CPU = Wanted(("runner", "platform", "evaluator"), torch="2.13.0")
-MDLM = Wanted(("runner", "platform", "evaluator"), ("transformers==4.57.6",), torch="2.9.1")
-SGLANG = Wanted(("runner", "platform"), ("transformers==4.57.1", "sglang==0.5.9"), torch="2.9.1", like_base=False)
-LMDEPLOY = Wanted(("runner", "platform"), ("transformers==4.57.6", "lmdeploy==0.12.3"), torch="2.10.0", like_base=False)
+CPU = Wanted(("runner", "platform", "evaluator"), torch=TORCH)
+MDLM = Wanted(("runner", "platform", "evaluator"), ("transformers==4.57.6",), "2.9.1")
+SGLANG = Wanted(("runner", "platform"), ("transformers==4.57.1", "sglang==0.5.9"), "2.9.1", like_project=False)
+LMDEPLOY = Wanted((), ("transformers==4.57.6", "lmdeploy==0.12.3"), "2.10.0", like_project=False)
+"""A server in an environment of its own: it holds peft below what the runner declares."""
+VERL = ("verl==0.9.1", "ray[default]==2.60.0", "tensordict==0.10.0", "transformers>=5.5.3,<5.11,!=5.6.0")
 
 LOCKS: dict[str, Wanted] = {
-    f"base/{LOCK}": Wanted(("platform",), like_base=False),
+    f"base/{LOCK}": Wanted(("platform",)),
     f"web/{LOCK}": Wanted(("platform", "leaderboard")),
     f"evaluator/{LOCK}": Wanted(("platform",), ("math-verify", "pyarrow")),
     **{f"{family}/{LOCK}": CPU for family in ("llada", "dream", "sdar", "llada2")},
     **{f"{family}/requirements-cuda.lock": MDLM for family in ("llada", "dream")},
     **{f"{family}/requirements-cuda.lock": SGLANG for family in ("sdar", "llada2")},
-    "sdar/requirements-lmdeploy.lock": LMDEPLOY,
-    f"scale/{LOCK}": Wanted(
-        ("runner", "platform"),
-        ("verl==0.9.1", "ray[default]==2.60.0", "tensordict==0.10.0", "transformers>=5.5.3,<5.11,!=5.6.0"),
-        torch="2.13.0",
-        like_base=False,
-    ),
+    "sdar/requirements-lmdeploy.lock": MDLM,
+    "sdar/lmdeploy.lock": LMDEPLOY,
+    f"scale/{LOCK}": Wanted(("runner",), VERL, TORCH, like_project=False),
 }
 
 
 def requirements(wanted: Wanted) -> list[str]:
     """Everything that the resolver is asked for. A pin takes the place of our own range of the same package."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    own = [*project["dependencies"]]
+    own = [*project["dependencies"]] if wanted.extras else []
     for extra in wanted.extras:
         own += project["optional-dependencies"][extra]
-    pinned = {name for name in APART if any(pin.startswith((f"{name}=", f"{name}>")) for pin in wanted.pins)}
-    if wanted.torch is not None:
-        pinned.add("torch")
-    kept = [line for line in own if not line.startswith(tuple(f"{name}>" for name in pinned))]
-    torch = [] if wanted.torch is None else [f"torch=={wanted.torch}"]
-    return [*dict.fromkeys([*kept, *wanted.pins, *torch])]
+    pins = [*wanted.pins, *([f"torch=={wanted.torch}"] if wanted.torch else [])]
+    pinned = {_name(pin) for pin in pins}
+    return [*dict.fromkeys(line for line in own if _name(line) not in pinned), *pins]
 
 
-def question(wanted: Wanted) -> list[str]:
-    """Arguments of `pip install` for what an image wants, constraints included."""
-    constraints = []
-    if wanted.like_base or wanted == LOCKS[f"base/{LOCK}"]:
-        constraints.append(REPOSITORY / "constraints.txt")
-    if wanted.like_base:
-        constraints.append(HERE / "base" / LOCK)
-    return [*requirements(wanted), *(part for file in constraints for part in ("--constraint", str(file)))]
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower()
 
 
-def resolve(arguments: Sequence[str]) -> list[str]:
-    """`name==version` of everything that pip would install into an empty environment, sorted; SystemExit if nothing."""
+def resolve(wanted: Wanted, constraints: Sequence[Path] = ()) -> list[str]:
+    """`name==version` of everything but torch that pip would install into an empty environment; SystemExit if none."""
+    asked = [*requirements(wanted), *(part for file in constraints for part in ("--constraint", str(file)))]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        done = subprocess.run(
-            [*pip, "--report", str(report), *arguments], capture_output=True, text=True, check=False
-        )
+        pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", *METADATA_ONLY]
+        done = subprocess.run([*pip, "--report", str(report), *asked], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise SystemExit(f"pip finds no versions for {' '.join(arguments)}:\n{done.stderr}")
+            raise SystemExit(f"pip finds no versions for {' '.join(asked)}:\n{done.stderr}")
         chosen = json.loads(report.read_text(encoding="utf-8"))["install"]
     found = [(one["metadata"]["name"], one["metadata"]["version"].partition("+")[0]) for one in chosen]
-    return sorted(f"{name.lower().replace('_', '-')}=={version}" for name, version in found)
-
-
-def lines(answer: Sequence[str]) -> list[str]:
-    """What of an answer a lock holds: not torch, and not what torch alone brings for its device."""
-    apart = (*(f"{name}==" for name in NEVER_LISTED), "nvidia-c", "nvidia-n", "triton==")
-    return [line for line in answer if not line.startswith(apart) or line.startswith(KEPT_NVIDIA)]
-
-
-KEPT_NVIDIA = ("nvidia-ml-py==", "nvidia-cutlass-dsl")
+    return sorted(f"{name.lower().replace('_', '-')}=={version}" for name, version in found if name != "torch")
 
 
 def write(names: Sequence[str]) -> None:
     """Resolve and write these locks; those that ask for the same are resolved once."""
-    if f"base/{LOCK}" in names:  # the others stand on it
-        _write_all(LOCKS[f"base/{LOCK}"], [f"base/{LOCK}"])
     groups: dict[Wanted, list[str]] = {}
     for name in names:
-        if name != f"base/{LOCK}":
-            groups.setdefault(LOCKS[name], []).append(name)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(_write_all, groups, groups.values()))
-
-
-def _write_all(wanted: Wanted, names: Sequence[str]) -> None:
-    found = lines(resolve(question(wanted)))
-    torch = f"; torch=={wanted.torch} lies below it" if wanted.torch else ""
-    text = f"# Written by `make locks`{torch}.\n" + "".join(f"{line}\n" for line in found)
-    for name in names:
-        (HERE / name).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"images/{name}: {len(found)} packages\n")
-        sys.stdout.flush()
+        groups.setdefault(LOCKS[name], []).append(name)
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder) / "project.txt"
+        if any(wanted.like_project for wanted in groups):
+            everything = resolve(Wanted(EVERYTHING, torch=TORCH), [REPOSITORY / "constraints.txt"])
+            project.write_text("\n".join(everything))
+        for wanted, alike in groups.items():
+            found = resolve(wanted, [project] if wanted.like_project else [])
+            below = f" torch=={wanted.torch} lies below it." if wanted.torch else ""
+            text = f"# Written by `make locks`.{below}\n" + "".join(f"{line}\n" for line in found)
+            for name in alike:
+                (HERE / name).write_text(text, encoding="utf-8")
+                sys.stdout.write(f"images/{name}: {len(found)} packages\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

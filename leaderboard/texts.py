@@ -73,10 +73,6 @@ WHY_SIGN_IN = (
     "to be told when they have ended."
 )
 NO_MESSAGES = "You are not told of anything yet."
-TOKENS = (
-    "A token lets a program do what you may do, or less: `dare --server` and the HTTP API take one. It is shown once."
-)
-NO_TOKENS = "You have no token."
 SHOWN_ONCE = "This is shown once. Keep it where only your program reads it."
 METHOD_MISSING = "Choose a file or paste your class."
 FILES_REFUSED = "Files are not accepted here; choose a built-in method."

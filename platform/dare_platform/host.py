@@ -42,7 +42,12 @@ def boot_id() -> str:
 
 
 def source_revision() -> str | None:
-    """Commit of the checkout that this program runs from; None when it was installed from a wheel."""
+    """Commit that this program was made from: an image says which in DARE_SOURCE_REVISION, a checkout in its `.git`.
+
+    None for a wheel of which nobody said.
+    """
+    if said := os.environ.get("DARE_SOURCE_REVISION"):
+        return said
     git = Path(__file__).resolve().parents[2] / ".git"
     head = git / "HEAD"
     if not head.is_file():

@@ -20,7 +20,7 @@ from types import FrameType
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
-from dare_platform import host
+from dare_platform import host, signs_of_life
 from dare_platform.adoption import adopt, left_behind, take_back
 from dare_platform.database import Database, now, open_database
 from dare_platform.errors import DatabaseLockedError, LaunchError, SettingsError
@@ -127,6 +127,7 @@ class Worker:
 
     def work_once(self, database: Database) -> End | None:
         """Go on with one run that was left behind, or claim one, and bring it to its end; None when there is none."""
+        signs_of_life.show()
         claimed = self._take_over(database)
         if claimed is None:  # chores after it: the reaper would take back what can still be gone on with
             self._do_chores(database)
@@ -229,6 +230,7 @@ class Worker:
 
     def _do_chores_patiently(self, database: Database) -> None:
         """While a run works, a busy database only postpones the chores."""
+        signs_of_life.show()
         try:
             if self._stops.is_set():
                 self._say(database, "draining")

@@ -87,7 +87,7 @@ def machine() -> dict[str, str]:
     """Versions and machine of work that needs no model."""
     return {
         "dare": dare.__version__,
-        "source_revision": os.environ.get("DARE_SOURCE_REVISION", "unknown"),
+        "source_revision": os.environ.get("DARE_SOURCE_REVISION") or "unknown",
         "python": platform.python_version(),
         "processor": _processor(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from filled_database import Site, fill, home_at, prepared
+from sqlalchemy import update
 
-from dare_platform.database import open_database
+from dare_platform.database import now, open_database
+from dare_platform.models import Worker
 from leaderboard import serving
 
 
@@ -50,5 +52,7 @@ def _site(home: Path, ids: dict[str, str], tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("DARE_DATABASE_URL", raising=False)
     monkeypatch.setenv(serving.ADDRESS_VARIABLE, "127.0.0.1")
     with open_database(home_at(tmp_path / "home")) as database:
+        with database.write() as session:  # the worker is alive, however long ago the database was filled
+            session.execute(update(Worker).values(last_seen_at=now(session)))
         yield Site(database, ids)
     st.cache_resource.clear()

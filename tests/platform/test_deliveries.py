@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from aiosmtpd.controller import Controller
@@ -281,6 +284,57 @@ def test_a_private_receiver_of_an_old_wish_is_not_reached_once_it_is_not_allowed
         work_off(session)
     assert send_deliveries(replace(allowed, webhook_hosts=()), sqlite) == 0
     assert receiver.posted == []
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A key and a certificate of this machine that nobody vouches for but itself."""
+    key, made = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", made],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, made
+
+
+def test_a_message_travels_encrypted_and_only_to_a_certificate_that_is_known(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that hangs up on an unknown certificate is what is tested."""
+
+    key, made = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+    message = {"delivery": "d", "event": "entry.ended"}
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        url = f"https://localhost:{server.server_port}/hook"
+        try:
+            with pytest.raises(webhook.NotTakenError, match="CERTIFICATE_VERIFY_FAILED"):
+                webhook.post(url, "secret", message, "1", ("localhost",))
+            assert posted == []
+            monkeypatch.setenv("SSL_CERT_FILE", str(made))
+            webhook.post(url, "secret", message, "1", ("localhost",))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert json.loads(posted[0]) == message
 
 
 class Inbox(MessageHandler):

@@ -57,7 +57,7 @@ def test_a_queue_that_nobody_serves_is_named(settings: Settings) -> None:
     said = found(settings)
     assert said["queue family_llada"].state == "bad"
     assert said["queue family_llada"].remedy == "start a worker of llada"
-    assert said["workers of dream"].finding.startswith("1 alive, last sign 0 s ago")
+    assert said["workers of dream"].finding.startswith("1 alive, last sign ")
     assert said["clock"].state == "ok"
     assert said["outbox"].finding.startswith("1 messages pending")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from dare_platform.cli import (
+    controlling,
     devices,
     following,
     keeping,
@@ -53,6 +54,7 @@ following.add_to(app, RUNS)
 keeping.add_to(app, MACHINE)
 telling.add_to(app, ENTRIES)
 launching.add_to(app, MACHINE)
+controlling.add_to(app, MACHINE)
 devices.add_to(app, MACHINE)
 operating.add_to(app, MACHINE)
 
