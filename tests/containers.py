@@ -79,6 +79,7 @@ def bake(*targets: str) -> dict[str, str]:
     return {target: str(made[target]["containerimage.digest"]) for target in targets}
 
 
+@cache
 def revision() -> str:
     """Commit of this checkout."""
     said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True)

@@ -94,14 +94,14 @@ def test_a_stack_goes_the_whole_way_and_comes_back_with_everything(
         page.wait_for_url("**/entry?id=*")
         watched.settle()
         assert page.get_by_text("6 runs queued").is_visible()
-    wait_for("job container", 30, stack.jobs)
+    wait_for("job container", 60, stack.jobs)
     check_a_job(stack.jobs()[0].attrs)
     wait_for("evaluation", ROW_SECONDS, lambda: runs(stack, kind="evaluate", state="succeeded"))
     seen = row(browser, stack.url)
     figures["submit to row"] = time.monotonic() - began
     assert re.match(r"\S+ bgpo .*1 of 3 seeds", seen), seen
 
-    wait_for("second training run", 60, lambda: runs(stack, kind="train", state="working"))
+    wait_for("second training run", 120, lambda: runs(stack, kind="train", state="working"))
     (working,) = runs(stack, kind="train", state="working")
     figures["down, while a run works"] = stack.down()
     assert inspected(stack) == {}
@@ -109,7 +109,7 @@ def test_a_stack_goes_the_whole_way_and_comes_back_with_everything(
 
     figures["up again"] = stack.up()
     assert row(browser, stack.url)[:40] == seen[:40]
-    wait_for("end of the run", 90, lambda: runs(stack, id=working["id"], state="succeeded"))
+    wait_for("end of the run", 180, lambda: runs(stack, id=working["id"], state="succeeded"))
     made_by = dict(json.loads(stack.dare("runs", working["id"], "--json"))["provenance"])
     assert (made_by["source revision"], made_by["image"]) == (revision(), built(FAMILY))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+from containers import built
 from docker.errors import DockerException
 
 from dare.catalog import backbones
@@ -68,14 +69,9 @@ def build_image(address: str) -> None:
     client.close()
 
 
-def runner_image(address: str) -> str | None:
-    """The newest image of a family's runner on the engine, or the one that DARE_TEST_RUNNER_IMAGE names."""
-    named = os.environ.get("DARE_TEST_RUNNER_IMAGE")
-    client = docker.DockerClient(base_url=address, timeout=60)
-    found = [image for family in ("dare-sdar", "dare-llada") for image in client.images.list(family)]
-    client.close()
-    newest = max(found, key=lambda image: str(image.attrs["Created"]), default=None)
-    return named or (str(newest.id) if newest is not None else None)
+def runner_image() -> str:
+    """Image of SDAR's runner, built from this tree, or the one that DARE_TEST_RUNNER_IMAGE names."""
+    return os.environ.get("DARE_TEST_RUNNER_IMAGE") or built("sdar")
 
 
 def train_job(wall_seconds: float = 60.0) -> JobSpec:
