@@ -42,6 +42,7 @@ from dare_platform.registry import register_track
 from dare_platform.settings import Settings
 from dare_platform.tracks import tracks
 from dare_platform.uploads import read_builtin
+from dare_platform.viewer import LOCAL
 from dare_platform.views import entries_list, queue_view
 
 TRACK, BACKBONE = "tiny 1.0", "llada-tiny"
@@ -101,7 +102,7 @@ def real_entry(database: Database) -> None:
     submission = read_builtin("untouched", None, tracks()[TRACK], (BACKBONE,)).submission
     assert submission is not None
     with database.write() as session:
-        submit(session, LOCAL_ACCOUNT, submission, "reference")
+        submit(session, LOCAL, submission, "reference")
 
 
 def fill(settings: Settings, runs: int, items: int, boards: int = 1) -> None:

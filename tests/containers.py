@@ -20,20 +20,6 @@ from needed import missing
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOCKET = "unix:///var/run/docker.sock"
 PYTHON_IMAGE = "python:3.11-slim-bookworm"
-TOY = """
-FROM {python}
-COPY dare /opt/toy/dare
-ENV PYTHONPATH=/opt/toy TOY_MODE={mode} PYTHONUNBUFFERED=1
-USER 10001:10001
-"""
-TOY_MAIN = """
-import os, pathlib, runpy, sys
-job = sys.argv[-1]
-file = pathlib.Path(job, "mode")
-mode = file.read_text().strip() if file.is_file() else os.environ["TOY_MODE"]
-sys.argv = ["toy_runner.py", mode, job]
-runpy.run_path(str(pathlib.Path(__file__).with_name("toy_runner.py")), run_name="__main__")
-"""
 
 
 @cache
@@ -84,21 +70,6 @@ def revision() -> str:
     """Commit of this checkout."""
     said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     return said.stdout.strip()
-
-
-@cache
-def toy_image(mode: str = "good") -> str:
-    """Id of an image whose `python -m dare run /job` is `toy_runner.py MODE /job`; a file /job/mode names another."""
-    client = engine()
-    with tempfile.TemporaryDirectory() as folder:
-        context = Path(folder)
-        (context / "dare").mkdir()
-        (context / "dare" / "__init__.py").touch()
-        (context / "dare" / "__main__.py").write_text(TOY_MAIN)
-        shutil.copy(REPOSITORY / "tests" / "platform" / "toy_runner.py", context / "dare")
-        (context / "Dockerfile").write_text(TOY.format(python=PYTHON_IMAGE, mode=mode))
-        image, _ = client.images.build(path=folder, tag=f"dare-test-toy:{mode.lower()}", rm=True)
-    return str(image.id)
 
 
 def environment(**more: str) -> dict[str, str]:

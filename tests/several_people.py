@@ -18,12 +18,13 @@ from dare.spec import Event
 from dare_platform import entries
 from dare_platform.ingest import ingest
 from dare_platform.lease import Claim
-from dare_platform.models import LOCAL_ACCOUNT, Account, Role, Run, Visibility
+from dare_platform.models import Account, Role, Run, Visibility
 from dare_platform.uploads import read_upload
-from dare_platform.viewer import NOBODY, Viewer, viewer_of
+from dare_platform.viewer import LOCAL, NOBODY, Viewer, viewer_of
 
 ISSUER = "https://id.example"
 HANDLE, AUTHOR = "quagga", "account-of-quagga"
+AS_AUTHOR = viewer_of(AUTHOR, "submitter")
 SOURCE = '''"""{mark}Module: written by Quagga."""
 
 from dataclasses import dataclass
@@ -96,8 +97,8 @@ def fill(session: Session) -> People:
     author = account(session, AUTHOR, HANDLE, "submitter")
     other = account(session, "account-of-other", "otter", "submitter")
     operator = account(session, "account-of-operator", "olingo", "operator")
-    reference = entries.submit(session, LOCAL_ACCOUNT, built_in("untouched"), "reference").entry_id
-    public = entries.submit(session, "account-of-other", built_in("d1"), "public").entry_id
+    reference = entries.submit(session, LOCAL, built_in("untouched"), "reference").entry_id
+    public = entries.submit(session, other, built_in("d1"), "public").entry_id
     okapi = _submit_built_in(session, "okapi")
     lynx = _submit_file(session, "lynx", "Lynx", "anonymous")
     while (claimed := take(session)) is not None:
@@ -122,12 +123,12 @@ def fill(session: Session) -> People:
 def _submit_file(session: Session, name: str, mark: str, visibility: Visibility) -> str:
     text = SOURCE.format(mark=mark, value=0.11 if mark == "Lynx" else 0.12)
     submission = given(read_upload(f"{name}.py", text.encode(), None, tiny(), ["llada-tiny"], name=name))
-    return entries.submit(session, AUTHOR, submission, name, visibility).entry_id
+    return entries.submit(session, AS_AUTHOR, submission, name, visibility).entry_id
 
 
 def _submit_built_in(session: Session, name: str) -> str:
     submission = built_in("bgpo", "mc_samples: 3", entry_name=name)
-    return entries.submit(session, AUTHOR, submission, name, "private").entry_id
+    return entries.submit(session, AS_AUTHOR, submission, name, "private").entry_id
 
 
 def _log(session: Session, claimed: Claim, name: str) -> None:

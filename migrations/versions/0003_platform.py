@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from dare_platform.errors import SchemaError
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
@@ -26,6 +28,9 @@ def upgrade() -> None:
     op.add_column("run", sa.Column("job_token", sa.Integer(), server_default="0", nullable=False))
     op.execute("UPDATE run SET job_token = lease_token")
     op.execute("UPDATE attempt SET job_token = token")
+    with op.batch_alter_table("algorithm") as table:  # a name is its owner's: see entry_rows.algorithm_row
+        table.drop_constraint(op.f("uq_algorithm_slug"), type_="unique")
+        table.create_unique_constraint(op.f("uq_algorithm_owner_id_slug"), ["owner_id", "slug"])
     _work()
     _people()
     _refuse_changes("quota_ledger")
@@ -153,6 +158,14 @@ TOKEN_TIMES = ("created_at", "expires_at", "revoked_at", "last_used_at")
 
 
 def downgrade() -> None:
+    twice = op.get_bind().execute(sa.text("SELECT slug FROM algorithm GROUP BY slug HAVING count(*) > 1")).first()
+    if twice is not None:
+        raise SchemaError(
+            f"two accounts have an algorithm {twice[0]!r}, which revision 0002 cannot hold: nothing was changed"
+        )
+    with op.batch_alter_table("algorithm") as table:
+        table.drop_constraint(op.f("uq_algorithm_owner_id_slug"), type_="unique")
+        table.create_unique_constraint(op.f("uq_algorithm_slug"), ["slug"])
     for table in ("delivery", "subscription", "quota_ledger", "api_token", "gpu_lease", "gpu_device", "log_chunk"):
         op.drop_table(table)
     op.drop_column("run", "job_token")

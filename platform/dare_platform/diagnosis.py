@@ -28,7 +28,7 @@ from dare_platform.artifact_store import ArtifactStoreError, round_trip
 from dare_platform.database import Database, alembic_config, now, schema_revision
 from dare_platform.errors import PlatformError
 from dare_platform.isolation import NONE, isolate
-from dare_platform.metrics import UNSERVED_SECONDS
+from dare_platform.metrics import UNSERVED_SECONDS, claimed_last
 from dare_platform.models import Outbox, Run
 from dare_platform.settings import GIB, Settings, with_files
 from dare_platform.tracks import tracks
@@ -135,12 +135,10 @@ def _queues(session: Session, at: float) -> list[Finding]:
     """Runs that could start and wait, and messages that the broker was not told of."""
     ready = select(Run.queue, func.count(), func.min(func.coalesce(Run.enqueued_at, Run.created_at)))
     waiting = ready.where(Run.state == "queued", Run.not_before <= at).group_by(Run.queue).order_by(Run.queue)
-    began = {row.queue: row.at for row in session.execute(
-        select(Run.queue, func.max(Run.started_at).label("at")).group_by(Run.queue)
-    )}  # fmt: skip
+    began = claimed_last(session)
     found = []
     for queue, count, since in session.execute(waiting):
-        quiet = min(at - since, at - (began.get(queue) or 0.0))
+        quiet = min(at - since, at - began.get(queue, 0.0))
         text = f"{count} waiting, the first for {duration(max(0.0, at - since))}"
         unserved = quiet > UNSERVED_SECONDS
         remedy = f"start a worker of {queue.removeprefix('family_')}" if unserved else ""

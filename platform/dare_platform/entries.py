@@ -24,6 +24,7 @@ from dare_platform.entry_rows import (
     RefusedError,
     algorithm_row,
     families_to_check,
+    is_taken,
     revision_id,
     revisions_of,
     same_content,
@@ -50,6 +51,7 @@ from dare_platform.models import (
 from dare_platform.rescoring import score_job, without_programs
 from dare_platform.tracks import Track
 from dare_platform.uploads import UNTOUCHED, Submission, UploadReport, kind_of, read_builtin, read_upload
+from dare_platform.viewer import NotAllowedError, Viewer
 
 CHECK_SEED = 0
 CHECK_FIRST, SCORE_NEXT, EVALUATE_NEXT = 2, 2, 1
@@ -73,30 +75,34 @@ class Submitted:
 
 def submit(
     session: Session,
-    account_id: str,
+    viewer: Viewer,
     submission: Submission,
     idempotency_key: str,
     visibility: Visibility = "public",
 ) -> Submitted:
     """Write an entry and queue its runs. The same key, or identical content, leads to the entry that is there.
 
-    Raises RefusedError when the name belongs to another algorithm, RegistryError when the track is not registered.
+    Raises RefusedError when the name belongs to another algorithm or the key to other content, NotAllowedError when
+    the viewer may not submit, RegistryError when the track is not registered.
     """
+    account_id = _account(viewer)
     again = session.execute(
         select(Entry).where(Entry.submitted_by == account_id, Entry.idempotency_key == idempotency_key)
     ).scalar_one_or_none()
     revisions = {record.name: revision_id(session, record) for record in submission.backbones}
     if again is not None and _content_of(session, again) != submission.content_sha256:
-        return Submitted(again.id, created=False, sentence=_identical(again))  # a key is good for one submission
+        raise _key_is_used(again)
     if again is not None:
-        return _completed(session, again, submission, revisions)
+        return _completed(session, viewer, again, submission, revisions)
     track = track_row(session, submission.track)
-    _name_is_free(session, submission, track, account_id)
     algorithm = algorithm_row(session, account_id, submission)
+    if is_taken(session, track.id, submission.name, algorithm.id if algorithm else None, account_id):
+        text = f"The name `{submission.name}` stands for another algorithm on track {submission.track.name}."
+        raise RefusedError(Problem("name_taken", None, f"{text} Choose another."))
     version = version_row(session, algorithm, submission) if algorithm is not None else None
     same = same_content(session, version, track, set(revisions.values()), account_id)
     if same is not None:
-        return _completed(session, same, submission, revisions)
+        return _completed(session, viewer, same, submission, revisions)
     seen_by: Visibility = "public" if submission.kind == "reference" else visibility
     return _write(session, account_id, submission, idempotency_key, track, version, revisions, visibility=seen_by)
 
@@ -142,8 +148,12 @@ def _content_of(session: Session, entry: Entry) -> str | None:
     return version.content_sha256 if version else None
 
 
-def _completed(session: Session, entry: Entry, submission: Submission, revisions: Mapping[str, str]) -> Submitted:
-    """The entry that is there, with runs for the seeds that it lacks. A first look with one seed grows into all."""
+def _completed(
+    session: Session, viewer: Viewer, entry: Entry, submission: Submission, revisions: Mapping[str, str]
+) -> Submitted:
+    """The entry that is there. Its author's first look with one seed grows into all; nobody else's entry grows."""
+    if not (viewer.is_owner(entry) or viewer.may("operate")):
+        return Submitted(entry.id, created=False, sentence=_identical(entry))
     work = session.execute(select(Run).where(Run.entry_id == entry.id)).scalars().all()
     checked_by = {run.queue: run.id for run in work if run.kind == "check" and run.state != "succeeded"}
     there = {(run.backbone_revision_id, run.seed) for run in work if run.kind == "evaluate"}
@@ -231,26 +241,16 @@ def _identical(entry: Entry) -> str:
     return f"This entry is identical to `{entry.id}` ({entry.name}, {day})."
 
 
-def _name_is_free(session: Session, submission: Submission, track: TrackVersion, account_id: str) -> None:
-    """A name stands for one algorithm on a track; its latest entry is the row of the board.
+def _key_is_used(entry: Entry) -> RefusedError:
+    text = f"Something else was sent with this key before, as entry `{entry.id}` ({entry.name}). Use a new key."
+    return RefusedError(Problem("key_used", None, text))
 
-    A private entry of somebody else holds no name: a refusal would say that it is there.
-    """
-    others = session.execute(
-        select(Algorithm.slug)
-        .select_from(Entry)
-        .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
-        .outerjoin(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
-        .where(
-            Entry.track_version_id == track.id,
-            Entry.name == submission.name,
-            (Entry.visibility != "private") | (Entry.submitted_by == account_id),
-        )
-        .distinct()
-    ).scalars()
-    if any((slug or UNTOUCHED) != submission.algorithm for slug in others):
-        text = f"The name `{submission.name}` stands for another algorithm on track {submission.track.name}."
-        raise RefusedError(Problem("name_taken", None, f"{text} Choose another."))
+
+def _account(viewer: Viewer) -> str:
+    viewer.require("submit")
+    if viewer.account_id is None:
+        raise NotAllowedError("nobody is signed in: an entry needs an author")
+    return viewer.account_id
 
 
 # --- afterwards -----------------------------------------------------------------------------------------------------
@@ -276,29 +276,36 @@ class Cancelled:
         return ", ".join(parts) + "."
 
 
-def cancel(session: Session, account_id: str, id: str) -> Cancelled:
+def cancel(session: Session, viewer: Viewer, id: str) -> Cancelled:
     """Cancel one run, or all runs of an entry. Evaluations behind a cancelled training run are cancelled with it."""
-    runs = _runs(session, id)
+    _own(session, viewer, id)
+    runs = session.execute(select(Run).where((Run.id == id) | (Run.entry_id == id))).scalars().all()
     order: dict[str, int] = {"score": 0, "evaluate": 1, "train": 2, "check": 3}  # dependants first, each counted once
     outcomes = [
-        endings.cancel(session, run.id, f"account {account_id}")
+        endings.cancel(session, run.id, f"account {viewer.account_id}")
         for run in sorted(runs, key=lambda run: order[run.kind])
     ]
     return Cancelled(outcomes.count("cancelled"), outcomes.count("asked"), outcomes.count("already finished"))
 
 
-def withdraw(session: Session, account_id: str, entry_id: str, reason: str | None = None) -> None:
+def withdraw(session: Session, viewer: Viewer, entry_id: str, reason: str | None = None) -> None:
     """Take an entry off the board. Its results stay readable, its try stays counted, its waiting runs are cancelled."""
-    entry = _entry(session, entry_id)
+    entry = _own(session, viewer, entry_id)
+    if entry.id != entry_id:
+        raise UnknownEntryError(f"there is no entry `{entry_id}`")
     if entry.gate == "withdrawn":
         raise RefusedError(Problem("withdrawn", None, f"Entry `{entry_id}` is withdrawn already."))
     before: Gate = entry.gate
-    cancel(session, account_id, entry_id)
+    cancel(session, viewer, entry_id)
     values = {"gate": "withdrawn", "withdrawn_at": datetime.now(UTC), "rejection": None}
     session.execute(update(Entry).where(Entry.id == entry_id).values(**values))
     session.add(
         AuditLog(
-            at=now(session), actor_id=account_id, action="withdraw", subject=entry_id, note=reason or f"was {before}"
+            at=now(session),
+            actor_id=viewer.account_id,
+            action="withdraw",
+            subject=entry_id,
+            note=reason or f"was {before}",
         )
     )
     session.flush()
@@ -306,22 +313,24 @@ def withdraw(session: Session, account_id: str, entry_id: str, reason: str | Non
 
 def retry(
     session: Session,
-    account_id: str,
+    viewer: Viewer,
     id: str,
     idempotency_key: str,
     catalog: Mapping[str, BackboneRecord] | None = None,
 ) -> Submitted:
     """Ask for an ended entry again, named by its id or that of one of its runs: a new try with every run anew.
 
-    A finished run never changes. The whole entry is done again, so that all its seeds come from the same software.
+    A finished run never changes. The whole entry is done again, so that all its seeds come from the same software. It
+    stays its author's, whoever asks.
     """
+    entry = _own(session, viewer, id)
     again = session.execute(
-        select(Entry).where(Entry.submitted_by == account_id, Entry.idempotency_key == idempotency_key)
+        select(Entry).where(Entry.submitted_by == entry.submitted_by, Entry.idempotency_key == idempotency_key)
     ).scalar_one_or_none()
+    if again is not None and again.rerun_of != entry.id:
+        raise _key_is_used(again)
     if again is not None:
         return Submitted(again.id, created=False, sentence=_identical(again))
-    runs = _runs(session, id)
-    entry = _entry(session, runs[0].entry_id if runs else id)
     status = statuses(session, {entry.id: entry.gate})[entry.id]
     if status not in ("partial", "failed", "withdrawn", "rejected"):
         text = (
@@ -334,7 +343,7 @@ def retry(
     version = session.get(AlgorithmVersion, entry.algorithm_version_id) if entry.algorithm_version_id else None
     return _write(
         session,
-        account_id,
+        entry.submitted_by,
         submission,
         idempotency_key,
         track,
@@ -393,19 +402,17 @@ def _evaluated_transfer(session: Session, entry_id: str, track: Track) -> bool:
     return evaluate is not None and any(protocol.task in transfer for protocol in evaluate.protocols)
 
 
-def _entry(session: Session, entry_id: str) -> Entry:
-    entry = session.get(Entry, entry_id)
+def _own(session: Session, viewer: Viewer, id: str) -> Entry:
+    """The entry of this id, or that of the run of this id, which the viewer may change.
+
+    What they do not see is unknown to them (UnknownEntryError); what they see and may not change, NotAllowedError.
+    """
+    query = select(Entry).outerjoin(Run, Run.entry_id == Entry.id).where((Entry.id == id) | (Run.id == id))
+    entry = session.execute(query.where(viewer.sees()).limit(1)).scalar_one_or_none()
     if entry is None:
-        raise UnknownEntryError(f"there is no entry `{entry_id}`")
+        raise UnknownEntryError(f"there is no entry `{id}`")
+    viewer.require_own(entry)
     return entry
-
-
-def _runs(session: Session, id: str) -> Sequence[Run]:
-    """All runs of an entry, or the one run, that has this id."""
-    runs = session.execute(select(Run).where((Run.id == id) | (Run.entry_id == id)).order_by(Run.id)).scalars().all()
-    if not runs:
-        _entry(session, id)
-    return runs
 
 
 def is_finished(session: Session, entry_id: str) -> bool:

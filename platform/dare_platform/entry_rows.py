@@ -63,24 +63,61 @@ def revision_id(session: Session, record: BackboneRecord) -> str:
 
 
 def algorithm_row(session: Session, account_id: str, submission: Submission) -> Algorithm | None:
-    """The algorithm's row, made when it is new. A slug belongs to the account that had it first."""
+    """The algorithm's row, made when it is new. A built-in one is everybody's, any other its author's.
+
+    An author's slug may be another's too while that one's entries are private: a refusal would say that they are there.
+    """
     if submission.source is None:
         return None
-    row = session.execute(select(Algorithm).where(Algorithm.slug == submission.algorithm)).scalar_one_or_none()
-    if row is None:
-        row = Algorithm(
-            id=new_id(),
-            slug=submission.algorithm,
-            title=submission.source.class_name,
-            owner_id=account_id,
-            created_at=datetime.now(UTC),
-        )
-        session.add(row)
-        session.flush()
-    elif row.owner_id != account_id and not submission.built_in:
+    query = select(Algorithm).where(Algorithm.slug == submission.algorithm).order_by(Algorithm.created_at)
+    if not submission.built_in:
+        query = query.where(Algorithm.owner_id == account_id)
+    row = session.execute(query.limit(1)).scalar_one_or_none()
+    if row is not None:
+        return row
+    if not submission.built_in and _others_show(session, submission.algorithm):
         text = f"The name `{submission.name}` belongs to another account's algorithm. Choose another."
         raise RefusedError(Problem("name_taken", None, text))
+    row = Algorithm(
+        id=new_id(),
+        slug=submission.algorithm,
+        title=submission.source.class_name,
+        owner_id=account_id,
+        created_at=datetime.now(UTC),
+    )
+    session.add(row)
+    session.flush()
     return row
+
+
+def _others_show(session: Session, slug: str) -> bool:
+    """Somebody has an entry of an algorithm of this slug that is not private."""
+    query = (
+        select(Entry.id)
+        .join(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
+        .join(Algorithm, Algorithm.id == AlgorithmVersion.algorithm_id)
+        .where(Algorithm.slug == slug, Entry.visibility != "private")
+    )
+    return session.execute(query.limit(1)).first() is not None
+
+
+def is_taken(session: Session, track_id: str, name: str, algorithm_id: str | None, account_id: str) -> bool:
+    """Whether a name stands for another algorithm on a track; its latest entry is the row of the board.
+
+    A private entry of somebody else holds no name: a refusal would say that it is there.
+    """
+    others = session.execute(
+        select(AlgorithmVersion.algorithm_id)
+        .select_from(Entry)
+        .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
+        .where(
+            Entry.track_version_id == track_id,
+            Entry.name == name,
+            (Entry.visibility != "private") | (Entry.submitted_by == account_id),
+        )
+        .distinct()
+    ).scalars()
+    return any(other != algorithm_id for other in others)
 
 
 def version_row(session: Session, algorithm: Algorithm, submission: Submission) -> AlgorithmVersion:

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
-from dare_platform.models import FINISHED, LOG_CHUNK_BYTES, Attempt, LogChunk, Run
+from dare_platform.models import FINISHED, LOG_CHUNK_BYTES, LOG_TAIL_CHARACTERS, Attempt, LogChunk, Run
 
 SMALL_BYTES = 8192
 """A row that holds less is filled up by what comes next, so that a talkative run does not make a row per line."""
@@ -38,6 +38,8 @@ class Collector:
     """Up to where the output has been collected."""
     characters: int = 0
     """The same in characters, as far as they are whole."""
+    tail: str = ""
+    """The end of it, as much as an attempt keeps."""
     _open: Piece = field(default=Piece(0, b""))
     _decoder: codecs.IncrementalDecoder = field(
         default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
@@ -51,7 +53,9 @@ class Collector:
     def add(self, output: bytes) -> list[Piece]:
         """The rows that hold these bytes, the first of which may have been written before with fewer."""
         output = output[: max(0, self.limit_bytes - self.offset)]
-        self.characters += len(self._decoder.decode(output))
+        text = self._decoder.decode(output)
+        self.characters += len(text)
+        self.tail = (self.tail + text)[-LOG_TAIL_CHARACTERS:]
         return self._rows(output)
 
     def add_rest(self, log: str) -> list[Piece]:

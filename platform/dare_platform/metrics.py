@@ -105,6 +105,12 @@ def _read(session: Session, lease_seconds: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("dare_artifact_bytes", "Their bytes.", value=float(size))
 
 
+def claimed_last(session: Session) -> dict[str, float]:
+    """When somebody last took a run of each queue."""
+    began = select(Run.queue, func.max(Attempt.started_at).label("at")).join(Attempt, Attempt.run_id == Run.id)
+    return {row.queue: row.at for row in session.execute(began.group_by(Run.queue))}
+
+
 def _runs(session: Session, at: float) -> Iterator[Metric]:
     counted = select(Run.state, Run.kind, Run.queue, func.count()).group_by(Run.state, Run.kind, Run.queue)
     runs = GaugeMetricFamily("dare_runs", "Runs.", labels=("state", "kind", "family"))
@@ -118,8 +124,7 @@ def _runs(session: Session, at: float) -> Iterator[Metric]:
     unserved = GaugeMetricFamily(
         "dare_queue_unserved", "1: a run could start, and for two minutes nobody claimed from here.", labels=("family",)
     )
-    began = select(Run.queue, func.max(Run.started_at).label("at")).group_by(Run.queue)
-    last = {row.queue: row.at or 0.0 for row in session.execute(began)}
+    last = claimed_last(session)
     for queue, count, since in session.execute(waits.where(*ready).group_by(Run.queue)):
         waiting.add_metric((_family(queue),), count)
         oldest.add_metric((_family(queue),), max(0.0, at - since))

@@ -23,7 +23,7 @@ from dare.spec import Cause, Result
 from dare_platform import trees
 from dare_platform.artifact_store import ArtifactStoreError
 from dare_platform.database import Database
-from dare_platform.endings import end_cancelled, give_back
+from dare_platform.endings import end_cancelled, give_back, tail
 from dare_platform.errors import DatabaseLockedError, JobDirectoryError, LaunchError, OutputError, RegistryError
 from dare_platform.gpu import OneGpu
 from dare_platform.heartbeat import Heartbeat
@@ -47,7 +47,7 @@ INGEST_SECONDS = 0.5
 WISH_SECONDS = 2.0
 """Between two questions whether somebody wants the run cancelled; heartbeats may be further apart."""
 LOG_SECONDS = 5.0
-"""The end of the log is looked at so often where nothing new was printed that is kept piece by piece."""
+"""The whole log is looked at so often where nothing comes piece by piece: of a long one, only its first part does."""
 PIECES_AT_ONCE = 16
 
 End = Literal["succeeded", "queued", "failed", "cancelled", "lost", "returned"]
@@ -274,11 +274,11 @@ class OneAttempt:
         return list(pieces.values())
 
     def _log(self, name: str, fresh: bool) -> str:
-        """The end of the log, asked for when it may have changed."""
-        if fresh or self._taken_log is None or time.monotonic() - self._log_at > LOG_SECONDS:
-            self._log_at = time.monotonic()
-            return self._launcher.logs(name)
-        return self._taken_log
+        """The end of the log: from what was just handed out, and now and then whole, which may be megabytes."""
+        if not fresh and time.monotonic() - self._log_at <= LOG_SECONDS:
+            return self._taken_log or ""
+        self._log_at = time.monotonic()
+        return self._output.tail if fresh else tail(self._launcher.logs(name))
 
     def _conclude(self, name: str, directory: Path, observed: Observed) -> End:
         claim = self._claim

@@ -54,16 +54,6 @@ class Containers:
 
 
 @dataclass(frozen=True)
-class Quota:
-    """What one account may ask for. None is no limit, which only an installation for one person should have."""
-
-    entries_per_day: int | None = None
-    device_hours_per_week: float | None = None
-    live_runs: int | None = None
-    """Runs of one account at work at the same time; what waits is unlimited."""
-
-
-@dataclass(frozen=True)
 class Retention:
     """Days after a run's end for which what is large is kept. None keeps it for ever; records are never removed."""
 
@@ -108,7 +98,6 @@ class Settings:
     """Hosts that messages may be posted to although they are private or without TLS; others must be public https."""
     sign_in: Literal["local", "oidc"] = "local"
     """`local`: whoever reaches this machine's loopback is the local account. `oidc`: people sign in."""
-    quota: Quota = field(default_factory=Quota)
     retention: Retention = field(default_factory=Retention)
 
     @property
@@ -152,11 +141,6 @@ class Settings:
             mail_from=env.get("DARE_MAIL_FROM") or "dare@localhost",
             webhook_hosts=tuple(filter(None, (host.strip() for host in env.get("DARE_WEBHOOK_HOSTS", "").split(",")))),
             sign_in=_sign_in(env.get("DARE_SIGN_IN")),
-            quota=Quota(
-                entries_per_day=_whole(env, "DARE_QUOTA_ENTRIES_PER_DAY"),
-                device_hours_per_week=_positive_or_none(env, "DARE_QUOTA_DEVICE_HOURS_PER_WEEK"),
-                live_runs=_whole(env, "DARE_QUOTA_LIVE_RUNS"),
-            ),
             retention=Retention(
                 models_days=_positive_or_none(env, "DARE_KEEP_MODELS_DAYS"),
                 job_directories_days=_positive_or_none(env, "DARE_KEEP_JOB_DIRECTORIES_DAYS"),
@@ -285,10 +269,3 @@ def _positive(env: Mapping[str, str], name: str, default: float) -> float:
 
 def _positive_or_none(env: Mapping[str, str], name: str) -> float | None:
     return _positive(env, name, 1.0) if env.get(name) else None
-
-
-def _whole(env: Mapping[str, str], name: str) -> int | None:
-    value = _positive_or_none(env, name)
-    if value is not None and value != int(value):
-        raise SettingsError(f"{name} is {env[name]!r}; it must be a whole number")
-    return None if value is None else int(value)

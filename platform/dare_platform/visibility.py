@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from dare.source.problems import Problem
 from dare_platform.database import now
 from dare_platform.entries import RefusedError, UnknownEntryError
-from dare_platform.models import Algorithm, AlgorithmVersion, AuditLog, Entry, Visibility
+from dare_platform.entry_rows import is_taken
+from dare_platform.models import AlgorithmVersion, AuditLog, Entry, Visibility
 from dare_platform.viewer import Viewer
 
 OPENNESS: Mapping[Visibility, int] = {"private": 0, "anonymous": 1, "public": 2}
@@ -41,8 +42,9 @@ def show_to(session: Session, viewer: Viewer, entry_id: str, visibility: Visibil
     if entry.kind == "reference" and visibility != "public":
         text = "The untouched backbone is what every gain is taken against, for everybody."
         raise RefusedError(Problem("reference_is_public", None, text))
-    if entry.visibility == "private":
-        _name_is_free(session, entry)
+    if entry.visibility == "private" and _name_was_taken(session, entry):
+        text = f"The name `{entry.name}` stands for another algorithm on this board by now. Submit it under another."
+        raise RefusedError(Problem("name_taken", None, text))
     was = entry.visibility
     session.execute(update(Entry).where(Entry.id == entry_id).values(visibility=visibility))
     session.add(
@@ -57,23 +59,8 @@ def show_to(session: Session, viewer: Viewer, entry_id: str, visibility: Visibil
     session.flush()
 
 
-def _name_is_free(session: Session, entry: Entry) -> None:
-    """A name stands for one algorithm; while an entry was private, somebody else may have taken its name."""
-    algorithm = select(Algorithm.id).join(AlgorithmVersion, AlgorithmVersion.algorithm_id == Algorithm.id)
-    own = session.execute(algorithm.where(AlgorithmVersion.id == entry.algorithm_version_id)).scalar_one_or_none()
-    others = session.execute(
-        select(AlgorithmVersion.algorithm_id)
-        .select_from(Entry)
-        .outerjoin(AlgorithmVersion, AlgorithmVersion.id == Entry.algorithm_version_id)
-        .where(
-            Entry.track_version_id == entry.track_version_id,
-            Entry.name == entry.name,
-            Entry.visibility != "private",
-            Entry.id != entry.id,
-        )
-    ).scalars()
-    if any(other != own for other in others):
-        text = (
-            f"The name `{entry.name}` stands for another algorithm on this board by now. Submit it under another name."
-        )
-        raise RefusedError(Problem("name_taken", None, text))
+def _name_was_taken(session: Session, entry: Entry) -> bool:
+    """While an entry was private, somebody else may have taken its name."""
+    version = session.get(AlgorithmVersion, entry.algorithm_version_id) if entry.algorithm_version_id else None
+    algorithm = version.algorithm_id if version is not None else None
+    return is_taken(session, entry.track_version_id, entry.name, algorithm, entry.submitted_by)

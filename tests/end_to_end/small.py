@@ -13,12 +13,13 @@ from dare.source import read_source
 from dare.spec import Budget
 from dare_platform import cleaning, entries
 from dare_platform.database import Database, migrate, open_database
-from dare_platform.models import LOCAL_ACCOUNT, Run
+from dare_platform.models import Run
 from dare_platform.processes import marked
 from dare_platform.registry import register_track
 from dare_platform.settings import Settings
 from dare_platform.tracks import Track, load_track
 from dare_platform.uploads import Submission, UploadReport, read_builtin, read_upload
+from dare_platform.viewer import LOCAL
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ARTEFACTS = REPOSITORY / "artefacts"
@@ -82,7 +83,7 @@ def _accepted(report: UploadReport) -> Submission:
 
 def submit(database: Database, submission: Submission, key: str | None = None) -> entries.Submitted:
     with database.write() as session:
-        return entries.submit(session, LOCAL_ACCOUNT, submission, key or submission.name)
+        return entries.submit(session, LOCAL, submission, key or submission.name)
 
 
 def runs_of(database: Database, entry_id: str | None = None) -> list[Run]:

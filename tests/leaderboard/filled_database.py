@@ -18,7 +18,6 @@ from dare_platform import endings, entries, lease
 from dare_platform.database import Database, migrate, now, open_database
 from dare_platform.ingest import ingest
 from dare_platform.models import (
-    LOCAL_ACCOUNT,
     Attempt,
     Prediction,
     Result,
@@ -34,6 +33,7 @@ from dare_platform.settings import Settings
 from dare_platform.states import move
 from dare_platform.tracks import Track, load_track
 from dare_platform.uploads import read_builtin
+from dare_platform.viewer import LOCAL
 
 BACKBONE = "llada-tiny"
 SOLVED: Mapping[str, float] = {"untouched": 0.12, "sft": 0.2, "shuffled-d1": 0.125, "d1": 0.31, "bgpo": 0.36}
@@ -74,7 +74,7 @@ def submit(session: Session, track: Track, name: str, seeds: Sequence[int] | Non
     report = read_builtin(algorithm, None, track, [BACKBONE], entry_name=name, assignments=settings, seeds=seeds)
     assert report.submission is not None, report.problems
     submission = replace(report.submission, kind="control") if algorithm != name else report.submission
-    return entries.submit(session, LOCAL_ACCOUNT, submission, f"key-{name}").entry_id
+    return entries.submit(session, LOCAL, submission, f"key-{name}").entry_id
 
 
 def _worker(session: Session) -> Worker:

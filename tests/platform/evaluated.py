@@ -21,7 +21,6 @@ from dare_platform import entries
 from dare_platform.database import Database
 from dare_platform.job_directory import write_job_directory
 from dare_platform.lease import Claim, claim
-from dare_platform.models import LOCAL_ACCOUNT
 from dare_platform.outputs import Outputs, protocols_of, read_outputs, read_result
 from dare_platform.registry import register_track
 from dare_platform.results import ProcessReport, finish, items_of, store_artifacts
@@ -29,6 +28,7 @@ from dare_platform.settings import Settings
 from dare_platform.states import move
 from dare_platform.tracks import TaskRules, Track, load_track
 from dare_platform.uploads import read_builtin
+from dare_platform.viewer import LOCAL
 
 PROGRAMS = '''"""Programs: print the number that is asked for. Judged by comparing texts, as this is a test."""
 
@@ -94,7 +94,7 @@ def asked(session: Session, rules: Track, data: Path | None = None) -> str:
     """An entry of the untouched backbone on a track; its id."""
     register_track(session, rules, data)
     submission = given(read_builtin("untouched", None, rules, ["llada-tiny"]))
-    return entries.submit(session, LOCAL_ACCOUNT, submission, "key").entry_id
+    return entries.submit(session, LOCAL, submission, "key").entry_id
 
 
 def right(item: Item, sample: int) -> str:

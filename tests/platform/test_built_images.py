@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from containers import bake, engine, revision, toy_image
+from containers import bake, engine, revision
 
 pytestmark = pytest.mark.full
 
@@ -85,14 +84,3 @@ def test_every_package_of_an_image_finds_what_it_wants() -> None:
     for name in ("llada", *NO_MODELS):
         done = inside(images()[name], "pip", "check")
         assert done.returncode == 0, f"{name}: {done.stdout}"
-
-
-def test_the_toy_of_the_tests_is_started_as_the_runner_is(tmp_path: Path) -> None:
-    job = tmp_path / "job"
-    job.mkdir()
-    job.chmod(0o777)
-    command = ("python", "-P", "-m", "dare", "run", "/job")
-    mount = ("--volume", f"{job}:/job")
-    assert inside(toy_image("exit0"), *command, options=mount).returncode == 0
-    (job / "mode").write_text("raise\n")
-    assert inside(toy_image("exit0"), *command, options=mount).returncode == 1

@@ -21,10 +21,10 @@ from sqlalchemy.orm import Session
 from dare_platform import deliveries, endings, entries, webhook
 from dare_platform.database import Database
 from dare_platform.deliveries import MOST_TRIES, plan, send_deliveries
-from dare_platform.models import LOCAL_ACCOUNT, Account, Delivery, Subscription
+from dare_platform.models import Account, Delivery, Subscription
 from dare_platform.settings import Settings
 from dare_platform.subscriptions import SubscriptionError, end_subscription, subscribe, subscriptions_of
-from dare_platform.viewer import LOCAL, NOBODY, NotAllowedError, viewer_of
+from dare_platform.viewer import LOCAL, NOBODY, NotAllowedError, Viewer, viewer_of
 
 
 @dataclass
@@ -69,9 +69,9 @@ def allowed(sqlite_settings: Settings) -> Settings:
     return replace(sqlite_settings, webhook_hosts=("127.0.0.1",), public_url="https://dare.example")
 
 
-def submitted(session: Session, name: str = "bgpo", account: str = LOCAL_ACCOUNT) -> str:
+def submitted(session: Session, name: str = "bgpo", who: Viewer = LOCAL) -> str:
     register(session)
-    return entries.submit(session, account, built_in(name), f"key-{name}-{account}").entry_id
+    return entries.submit(session, who, built_in(name), f"key-{name}-{who.account_id}").entry_id
 
 
 def hook(database: Database, settings: Settings, url: str, each_run: bool = False) -> str:
@@ -128,7 +128,7 @@ def test_a_failed_entry_says_why_and_who_pays(sqlite: Database, allowed: Setting
         claimed = take(session)
         assert claimed is not None
         endings.fail(session, claimed.run_id, "diverged", "NaN in the loss.", actor=claimed.actor, token=claimed.token)
-        entries.cancel(session, LOCAL_ACCOUNT, entry)
+        entries.cancel(session, LOCAL, entry)
     assert send_deliveries(allowed, sqlite) == 1
     (said,) = receiver.said()
     assert said["entry"]["status"] == "failed"  # type: ignore[index]
@@ -145,8 +145,8 @@ def test_what_ended_before_somebody_asked_is_not_told(sqlite: Database, allowed:
 def test_nobody_is_told_of_another_accounts_entries(sqlite: Database, allowed: Settings, receiver: Receiver) -> None:
     hook(sqlite, allowed, receiver.url)
     with sqlite.write() as session:
-        other = account(session, "other")
-        submitted(session, account=other)
+        other = viewer_of(account(session, "other"), "submitter")
+        submitted(session, who=other)
         work_off(session)
     assert send_deliveries(allowed, sqlite) == 0
 

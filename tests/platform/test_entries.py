@@ -16,8 +16,9 @@ from dare_platform import checks, endings, entries
 from dare_platform.database import Database
 from dare_platform.entry_status import status_of, statuses
 from dare_platform.errors import RegistryError
-from dare_platform.models import LOCAL_ACCOUNT, AlgorithmVersion, AuditLog, Entry, Outbox, Run
+from dare_platform.models import AlgorithmVersion, AuditLog, Entry, Outbox, Run
 from dare_platform.uploads import Submission, UploadReport, read_builtin, read_upload
+from dare_platform.viewer import LOCAL
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def session(database: Database) -> Iterator[Session]:
 
 
 def submit(session: Session, submission: Submission, key: str = "k1") -> entries.Submitted:
-    return entries.submit(session, LOCAL_ACCOUNT, submission, key)
+    return entries.submit(session, LOCAL, submission, key)
 
 
 def runs(session: Session, entry: str) -> list[Run]:
@@ -98,7 +99,7 @@ def test_a_submitted_file_is_checked_once_per_family_before_it_trains(session: S
 def test_a_check_that_passed_is_not_asked_again(session: Session) -> None:
     first = submit(session, upload())
     work_off(session)
-    entries.withdraw(session, LOCAL_ACCOUNT, first.entry_id, "wrong weights")
+    entries.withdraw(session, LOCAL, first.entry_id, "wrong weights")
     again = submit(session, upload(), "k2")
     assert again.created
     assert {run.kind for run in runs(session, again.entry_id)} == {"train", "evaluate"}
@@ -124,7 +125,7 @@ def test_a_failed_check_rejects_the_entry_free_of_charge(session: Session) -> No
 
 def test_the_same_key_leads_to_the_same_entry(session: Session) -> None:
     first = submit(session, built_in("bgpo"))
-    second = submit(session, built_in("d1"), "k1")
+    second = submit(session, built_in("bgpo"), "k1")
     assert (second.entry_id, second.created) == (first.entry_id, False)
 
 
@@ -156,13 +157,16 @@ def test_a_first_look_grows_into_all_seeds(session: Session) -> None:
 
 def test_a_key_used_for_other_content_adds_nothing(session: Session) -> None:
     first = submit(session, built_in("bgpo"))
-    submit(session, built_in("d1", None, "llada-tiny", "sdar-tiny"), "k1")
+    with pytest.raises(
+        RefusedError, match=f"Something else was sent with this key before, as entry `{first.entry_id}`"
+    ):
+        submit(session, built_in("d1", None, "llada-tiny", "sdar-tiny"), "k1")
     assert len(runs(session, first.entry_id)) == 6
 
 
 def test_tries_are_counted_withdrawn_ones_too(session: Session) -> None:
     first = submit(session, built_in("bgpo"))
-    entries.withdraw(session, LOCAL_ACCOUNT, first.entry_id)
+    entries.withdraw(session, LOCAL, first.entry_id)
     second = submit(session, built_in("bgpo", "mc_samples: 8\n"), "k2")
     assert session.get_one(Entry, second.entry_id).ordinal == 2
     reference = submit(session, built_in("untouched"), "k3")
@@ -266,18 +270,18 @@ def test_cancelling_an_entry_ends_what_waits_and_asks_what_works(session: Sessio
     done = submit(session, built_in("bgpo"))
     claimed = take(session)
     assert claimed is not None
-    outcome = entries.cancel(session, LOCAL_ACCOUNT, done.entry_id)
+    outcome = entries.cancel(session, LOCAL, done.entry_id)
     assert (outcome.at_once, outcome.asked, outcome.finished) == (5, 1, 0)
     assert outcome.sentence == "5 cancelled, 1 asked to stop."
-    assert entries.cancel(session, LOCAL_ACCOUNT, done.entry_id).finished == 5
+    assert entries.cancel(session, LOCAL, done.entry_id).finished == 5
     with pytest.raises(entries.UnknownEntryError, match="there is no entry `nosuch`"):
-        entries.cancel(session, LOCAL_ACCOUNT, "nosuch")
+        entries.cancel(session, LOCAL, "nosuch")
 
 
 def test_cancelling_a_training_run_cancels_its_evaluation(session: Session) -> None:
     done = submit(session, built_in("bgpo"))
     train = runs(session, done.entry_id)[0]
-    assert entries.cancel(session, LOCAL_ACCOUNT, train.id).at_once == 1
+    assert entries.cancel(session, LOCAL, train.id).at_once == 1
     session.expire_all()
     assert Counter(run.state for run in runs(session, done.entry_id)) == {"cancelled": 2, "queued": 2, "blocked": 2}
 
@@ -285,12 +289,12 @@ def test_cancelling_a_training_run_cancels_its_evaluation(session: Session) -> N
 def test_withdrawing_keeps_results_and_says_why(session: Session) -> None:
     done = submit(session, built_in("bgpo"))
     work_off(session)
-    entries.withdraw(session, LOCAL_ACCOUNT, done.entry_id, "wrong reward weights")
+    entries.withdraw(session, LOCAL, done.entry_id, "wrong reward weights")
     assert status(session, done.entry_id) == "withdrawn"
     assert all(run.state == "succeeded" for run in runs(session, done.entry_id))
     assert session.execute(select(AuditLog.note)).scalar_one() == "wrong reward weights"
     with pytest.raises(entries.RefusedError, match="withdrawn already"):
-        entries.withdraw(session, LOCAL_ACCOUNT, done.entry_id)
+        entries.withdraw(session, LOCAL, done.entry_id)
 
 
 def test_a_failed_entry_can_be_asked_for_again(session: Session) -> None:
@@ -300,24 +304,24 @@ def test_a_failed_entry_can_be_asked_for_again(session: Session) -> None:
     endings.fail(session, claimed.run_id, "diverged", actor=claimed.actor, token=claimed.token)
     session.expire_all()
     with pytest.raises(entries.RefusedError, match=r"is waiting; only a failed"):
-        entries.retry(session, LOCAL_ACCOUNT, claimed.run_id, "again")
+        entries.retry(session, LOCAL, claimed.run_id, "again")
     work_off(session)
     session.expire_all()
     assert status(session, first.entry_id) == "partial"
-    second = entries.retry(session, LOCAL_ACCOUNT, claimed.run_id, "again")
+    second = entries.retry(session, LOCAL, claimed.run_id, "again")
     entry = session.get_one(Entry, second.entry_id)
     assert (entry.rerun_of, entry.ordinal, entry.name) == (first.entry_id, 2, "bgpo")
     assert Counter(run.kind for run in runs(session, second.entry_id)) == {"train": 3, "evaluate": 3}
-    assert entries.retry(session, LOCAL_ACCOUNT, claimed.run_id, "again") == entries.Submitted(
-        second.entry_id, created=False, sentence=entries.retry(session, LOCAL_ACCOUNT, claimed.run_id, "again").sentence
+    assert entries.retry(session, LOCAL, claimed.run_id, "again") == entries.Submitted(
+        second.entry_id, created=False, sentence=entries.retry(session, LOCAL, claimed.run_id, "again").sentence
     )
 
 
 def test_an_upload_is_tried_again_from_its_stored_source(session: Session) -> None:
     first = submit(session, upload(name="narrow"))
-    entries.cancel(session, LOCAL_ACCOUNT, first.entry_id)
+    entries.cancel(session, LOCAL, first.entry_id)
     session.expire_all()
-    second = entries.retry(session, LOCAL_ACCOUNT, first.entry_id, "again")
+    second = entries.retry(session, LOCAL, first.entry_id, "again")
     assert second.created
     assert len(session.execute(select(AlgorithmVersion)).all()) == 1
     assert session.get_one(Entry, second.entry_id).name == "narrow"

@@ -38,11 +38,12 @@ from dare_platform.errors import JobDirectoryError, OutputError, ScorerChangedEr
 from dare_platform.isolation import NAMESPACES
 from dare_platform.job_directory import answers_for, write_job_directory
 from dare_platform.lease import Claim, claim
-from dare_platform.models import LOCAL_ACCOUNT, Attempt, Prediction, Result, Run, ScoreItem, Worker
+from dare_platform.models import Attempt, Prediction, Result, Run, ScoreItem, Worker
 from dare_platform.outputs import protocols_of, read_outputs, read_result
 from dare_platform.results import finish, finish_badly
 from dare_platform.settings import Limits, Settings
 from dare_platform.tracks import Track
+from dare_platform.viewer import LOCAL
 from dare_platform.worker import Worker as Platform
 
 __all__ = ["programs"]
@@ -219,7 +220,7 @@ def test_any_worker_may_score(sqlite: Database, sqlite_settings: Settings, progr
 def test_cancelling_an_entry_counts_each_run_once_with_its_score_runs(sqlite: Database, programs: str) -> None:
     with sqlite.write() as session:
         entry = asked(session, track("sudoku", programs))
-        assert entries.cancel(session, LOCAL_ACCOUNT, entry).at_once == 2
+        assert entries.cancel(session, LOCAL, entry).at_once == 2
         states = session.execute(select(Run.kind, Run.state).order_by(Run.kind)).all()
         assert [tuple(row) for row in states] == [("evaluate", "cancelled"), ("score", "cancelled")]
 

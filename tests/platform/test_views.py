@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from dare_platform import checks, endings, entries, rankings, views
 from dare_platform.database import Database, now
 from dare_platform.lease import Claim
-from dare_platform.models import LOCAL_ACCOUNT, Entry, MetricPoint, Run, Worker
+from dare_platform.models import Entry, MetricPoint, Run, Worker
 from dare_platform.uploads import read_builtin
 from dare_platform.viewer import LOCAL
 from dare_platform.views.curves import thinned
@@ -29,9 +29,7 @@ def session(database: Database) -> Iterator[Session]:
 
 
 def submit(session: Session, name: str = "bgpo", settings: str | None = None, *backbones: str) -> str:
-    return entries.submit(
-        session, LOCAL_ACCOUNT, built_in(name, settings, *backbones), f"key-{name}-{settings}"
-    ).entry_id
+    return entries.submit(session, LOCAL, built_in(name, settings, *backbones), f"key-{name}-{settings}").entry_id
 
 
 def taken(session: Session) -> Claim:
@@ -201,7 +199,7 @@ def test_a_cancelled_run_says_where_it_was(session: Session) -> None:
     submit(session)
     claimed = taken(session)
     steps(session, claimed, 3)
-    entries.cancel(session, LOCAL_ACCOUNT, claimed.run_id)
+    entries.cancel(session, LOCAL, claimed.run_id)
     assert run_view(session, claimed.run_id).headline == "**Stopping.** Its worker has been asked to end it."
     endings.end_cancelled(session, claimed.run_id, claimed.token, claimed.actor)
     assert run_view(session, claimed.run_id).headline == "**Cancelled at step 3.** Nothing more will be done."
@@ -342,7 +340,7 @@ def test_an_entry_through_its_life(session: Session) -> None:
     assert view.ending is not None
     assert view.ending.cause == "oom_gpu"
     assert view.can_retry
-    entries.withdraw(session, LOCAL_ACCOUNT, entry, "wrong weights")
+    entries.withdraw(session, LOCAL, entry, "wrong weights")
     view = entry_view(session, entry)
     assert view.headline == "**Withdrawn.** Results stay readable; they are not ranked."
     assert (view.withdrawn_reason, view.withdrawn_at is not None) == ("wrong weights", True)
@@ -350,7 +348,7 @@ def test_an_entry_through_its_life(session: Session) -> None:
 
 def test_a_complete_entry_with_too_few_seeds_says_so(session: Session) -> None:
     few = given(read_builtin("bgpo", None, tiny(), ["llada-tiny"], seeds=(0,)))
-    entry = entries.submit(session, LOCAL_ACCOUNT, few, "k").entry_id
+    entry = entries.submit(session, LOCAL, few, "k").entry_id
     work_off(session)
     assert entry_view(session, entry).headline == (
         "**Complete.** 2 of 2 runs succeeded. Preliminary: 1 of the 3 seeds that a place on the board needs."
@@ -360,7 +358,7 @@ def test_a_complete_entry_with_too_few_seeds_says_so(session: Session) -> None:
 
 
 def test_a_rejected_entry_says_what_failed(session: Session) -> None:
-    entry = entries.submit(session, LOCAL_ACCOUNT, upload(), "k").entry_id
+    entry = entries.submit(session, LOCAL, upload(), "k").entry_id
     claimed = taken(session)
     endings.fail(session, claimed.run_id, "user_error", "`gives_gradient` failed.", actor="w", token=claimed.token)
     checks.conclude_check(session, claimed.run_id, passed=False, message="`gives_gradient` failed.", log="")
@@ -463,7 +461,7 @@ def test_a_board_follows_withdrawals(session: Session) -> None:
     new = submit(session, "bgpo", "mc_samples: 8\n")
     work_off(session)
     assert [row.entry_id for row in rankings.board(session, "tiny 1.0", "llada-tiny").rows][1:] == [new]
-    entries.withdraw(session, LOCAL_ACCOUNT, new)
+    entries.withdraw(session, LOCAL, new)
     session.expire_all()
     board = rankings.board(session, "tiny 1.0", "llada-tiny")
     assert [row.entry_id for row in board.rows][1:] == [old]

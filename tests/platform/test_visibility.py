@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from played import built_in
-from several_people import HANDLE, People, fill
-from sqlalchemy import select
+from played import built_in, given, tiny
+from several_people import HANDLE, SOURCE, People, fill
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dare_platform import entries, exports, rankings, views, visibility
 from dare_platform.database import Database
 from dare_platform.entries import RefusedError, UnknownEntryError
-from dare_platform.models import LOCAL_ACCOUNT, AuditLog, Entry
+from dare_platform.models import AuditLog, Entry, Run
 from dare_platform.settings import Settings
+from dare_platform.uploads import read_upload
 from dare_platform.viewer import LOCAL, NOBODY, NotAllowedError, Viewer
 from dare_platform.views import rows
 
@@ -156,7 +157,7 @@ def test_a_public_entry_names_its_author_and_a_history_names_nobody(session: Ses
     view = views.entry_view(session, people.public, NOBODY)
     assert view is not None
     assert view.summary.author == "otter"
-    entries.cancel(session, people.author.account_id or "", people.private["zebra"])
+    entries.cancel(session, people.author, people.private["zebra"])
     told = views.entry_view(session, people.private["zebra"], people.operator)
     assert told is not None
     assert "its author" in {event.actor for event in told.history}
@@ -176,7 +177,7 @@ def test_in_the_queue_a_private_run_takes_its_place_without_a_name(session: Sess
 
 
 def test_private_tries_count_for_nobody_else(session: Session, people: People) -> None:
-    again = entries.submit(session, "account-of-other", built_in("bgpo"), "second bgpo").entry_id
+    again = entries.submit(session, people.other, built_in("bgpo"), "second bgpo").entry_id
     seen, own = views.entry_view(session, again, people.other), views.entry_view(session, again, people.operator)
     assert seen is not None
     assert own is not None
@@ -184,13 +185,66 @@ def test_private_tries_count_for_nobody_else(session: Session, people: People) -
     assert (own.summary.try_number, own.tries) == (2, 2)
 
 
-def test_an_identical_or_equally_named_private_entry_does_not_give_itself_away(session: Session) -> None:
-    same = entries.submit(session, "account-of-other", built_in("bgpo", "mc_samples: 3"), "same content")
+def test_an_identical_or_equally_named_private_entry_does_not_give_itself_away(
+    session: Session, people: People
+) -> None:
+    same = entries.submit(session, people.other, built_in("bgpo", "mc_samples: 3"), "same content")
     assert same.created
-    named = entries.submit(
-        session, "account-of-other", built_in("d1", "clip_high: 0.25", entry_name="okapi"), "same name"
-    )
+    named = entries.submit(session, people.other, built_in("d1", "clip_high: 0.25", entry_name="okapi"), "same name")
     assert named.created
+    text = SOURCE.format(mark="Other", value=0.2)
+    file = given(read_upload("zebra.py", text.encode(), None, tiny(), ["llada-tiny"], name="zebra"))
+    assert entries.submit(session, people.other, file, "file of the same name").created
+
+
+def test_a_name_that_others_see_belongs_to_its_author(session: Session, people: People) -> None:
+    text = SOURCE.format(mark="Other", value=0.2)
+    file = given(read_upload("lynx.py", text.encode(), None, tiny(), ["llada-tiny"], name="lynx"))
+    with pytest.raises(RefusedError, match="belongs to another account's algorithm"):
+        entries.submit(session, people.other, file, "lynx again")
+
+
+def test_acts_are_for_the_author_and_operators_and_say_nothing_of_private_entries(
+    session: Session, people: People
+) -> None:
+    acts = (
+        lambda who, id: entries.cancel(session, who, id),
+        lambda who, id: entries.withdraw(session, who, id),
+        lambda who, id: entries.retry(session, who, id, f"again {id}"),
+    )
+    for act in acts:
+        for private in (people.private["zebra"], people.private["okapi"]):
+            with pytest.raises(UnknownEntryError):
+                act(people.other, private)
+        with pytest.raises(NotAllowedError, match="belongs to somebody else"):
+            act(people.other, people.anonymous)
+        with pytest.raises(NotAllowedError, match="nobody is signed in"):
+            act(NOBODY, people.anonymous)
+    with pytest.raises(UnknownEntryError):
+        entries.cancel(session, people.other, people.runs[people.private["zebra"]][0])
+
+
+def test_an_operators_retry_stays_its_authors(session: Session, people: People) -> None:
+    okapi = people.private["okapi"]
+    entries.withdraw(session, people.operator, okapi)
+    again = entries.retry(session, people.operator, okapi, "by the operator")
+    assert session.get_one(Entry, again.entry_id).submitted_by == people.author.account_id
+    assert views.entry_view(session, again.entry_id, people.author) is not None
+
+
+def test_the_same_content_of_somebody_else_leads_to_their_entry_and_leaves_it_alone(
+    session: Session, people: People
+) -> None:
+    before = len(people.runs[people.public])
+    found = entries.submit(session, people.author, built_in("d1"), "the same as the public one")
+    assert (found.entry_id, found.created, found.runs) == (people.public, False, 0)
+    runs = session.execute(select(func.count()).select_from(Run).where(Run.entry_id == people.public)).scalar_one()
+    assert runs == before
+
+
+def test_a_key_is_good_for_one_submission(session: Session, people: People) -> None:
+    with pytest.raises(RefusedError, match="Something else was sent with this key"):
+        entries.submit(session, people.other, built_in("bgpo"), "public")
 
 
 def test_an_entry_can_be_opened_and_not_closed_again(session: Session, people: People) -> None:
@@ -217,13 +271,13 @@ def test_only_its_author_and_operators_open_an_entry(session: Session, people: P
 
 
 def test_a_private_entry_whose_name_was_taken_meanwhile_cannot_be_opened(session: Session, people: People) -> None:
-    entries.submit(session, "account-of-other", built_in("d1", "clip_high: 0.25", entry_name="okapi"), "same name")
+    entries.submit(session, people.other, built_in("d1", "clip_high: 0.25", entry_name="okapi"), "same name")
     with pytest.raises(RefusedError, match="stands for another algorithm"):
         visibility.show_to(session, people.author, people.private["okapi"], "public")
 
 
 def test_the_reference_is_always_public(session: Session) -> None:
-    made = entries.submit(session, LOCAL_ACCOUNT, built_in("untouched", None, "sdar-tiny"), "another", "private")
+    made = entries.submit(session, LOCAL, built_in("untouched", None, "sdar-tiny"), "another", "private")
     assert made.created
     assert session.get_one(Entry, made.entry_id).visibility == "public"
     with pytest.raises(RefusedError, match="for everybody"):
@@ -231,7 +285,7 @@ def test_the_reference_is_always_public(session: Session) -> None:
 
 
 def test_a_try_again_of_a_private_entry_is_private(session: Session, people: People) -> None:
-    okapi, author = people.private["okapi"], people.author.account_id or ""
+    okapi, author = people.private["okapi"], people.author
     entries.withdraw(session, author, okapi)
     again = entries.retry(session, author, okapi, "again")
     assert session.get_one(Entry, again.entry_id).visibility == "private"

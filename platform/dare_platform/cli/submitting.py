@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -57,6 +57,10 @@ def submit(
     track: Annotated[str, typer.Option(help="`tiny`, or `tiny@1.0` for a version.")] = "tiny",
     name: Annotated[str | None, typer.Option(help="Name on the board; the algorithm's by default.")] = None,
     control: Annotated[bool, typer.Option("--control", help="A control: shown, never ranked.")] = False,
+    visibility: Annotated[
+        Literal["public", "anonymous", "private"],
+        typer.Option(help="Who sees it. It can be opened later, not closed; a private one is not ranked."),
+    ] = "public",
     as_json: AsJson = False,
 ) -> None:
     """Put an entry into the queue: training and evaluation for every backbone and seed of the track.
@@ -67,12 +71,13 @@ def submit(
     backbone before it trains.
     """
     from dare_platform import entries
+    from dare_platform.viewer import LOCAL
 
     report = _report(what, settings_file, assignments, track_of(track), backbone, name, control)
     if report.submission is None:
         _refuse_all(report.problems)
     with writing() as session:
-        done = entries.submit(session, _account(), report.submission, secrets.token_hex(16))
+        done = entries.submit(session, LOCAL, report.submission, secrets.token_hex(16), visibility)
     if as_json:
         write_json(done)
     else:
@@ -96,6 +101,7 @@ def sweep(
     submitted again.
     """
     from dare_platform import entries, sweeps
+    from dare_platform.viewer import LOCAL
 
     if not file.is_file():
         refuse(f"there is no file {file}", NOT_FOUND)
@@ -113,7 +119,7 @@ def sweep(
     if found.runs > ASK_ABOVE and not yes and not _agreed(found.runs):
         refuse(f"nothing was queued: {found.runs} runs are more than {ASK_ABOVE}, say --yes to queue them", REFUSED)
     with writing() as session:  # one transaction: all entries or none
-        done = [entries.submit(session, _account(), one, secrets.token_hex(16)) for one in found.submissions]
+        done = [entries.submit(session, LOCAL, one, secrets.token_hex(16)) for one in found.submissions]
     if as_json:
         write_json([{"name": name, **asdict(one)} for name, one in zip(found.names, done, strict=True)])
         return
@@ -206,12 +212,6 @@ def write_error(sentence: str) -> None:
     typer.echo(f"dare: {sentence}", err=True)
 
 
-def _account() -> str:
-    from dare_platform.models import LOCAL_ACCOUNT
-
-    return LOCAL_ACCOUNT
-
-
 def check(
     file: Annotated[Path, typer.Argument(help="A Python file with one Algorithm subclass.")],
     settings_file: Annotated[
@@ -261,9 +261,10 @@ def _as_yaml(value: Any) -> str:
 def cancel(id: Annotated[str, typer.Argument(help="An entry or a run.")], as_json: AsJson = False) -> None:
     """Cancel a run, or all runs of an entry. Waiting ones end at once, those at work within seconds."""
     from dare_platform import entries
+    from dare_platform.viewer import LOCAL
 
     with writing() as session:
-        outcome = entries.cancel(session, _account(), id)
+        outcome = entries.cancel(session, LOCAL, id)
     if as_json:
         write_json(outcome)
     else:
@@ -275,9 +276,10 @@ def retry(
 ) -> None:
     """Ask for an ended entry again: a new try of the same content, with every run anew."""
     from dare_platform import entries
+    from dare_platform.viewer import LOCAL
 
     with writing() as session:
-        done = entries.retry(session, _account(), id, secrets.token_hex(16))
+        done = entries.retry(session, LOCAL, id, secrets.token_hex(16))
     if as_json:
         write_json(done)
     else:
@@ -291,7 +293,8 @@ def withdraw(
 ) -> None:
     """Take an entry off the board. Its results stay readable and its try stays counted."""
     from dare_platform import entries
+    from dare_platform.viewer import LOCAL
 
     with writing() as session:
-        entries.withdraw(session, _account(), entry, reason)
+        entries.withdraw(session, LOCAL, entry, reason)
     say(f"Entry {entry} is withdrawn.")

@@ -15,10 +15,11 @@ class Algorithm(Base):
 
     __tablename__ = "algorithm"
     id: Mapped[str] = row_id()
-    slug: Mapped[str] = mapped_column(unique=True)
+    slug: Mapped[str]
     title: Mapped[str]
     owner_id: Mapped[str] = mapped_column(to("account.id"))
     created_at: Mapped[datetime]
+    __table_args__ = (UniqueConstraint("owner_id", "slug"),)
 
 
 class AlgorithmVersion(Base):
