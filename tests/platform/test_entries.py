@@ -157,9 +157,8 @@ def test_a_first_look_grows_into_all_seeds(session: Session) -> None:
 
 def test_a_key_used_for_other_content_adds_nothing(session: Session) -> None:
     first = submit(session, built_in("bgpo"))
-    with pytest.raises(
-        RefusedError, match=f"Something else was sent with this key before, as entry `{first.entry_id}`"
-    ):
+    said = f"Something else was sent with this key before, as entry `{first.entry_id}`"
+    with pytest.raises(entries.RefusedError, match=said):
         submit(session, built_in("d1", None, "llada-tiny", "sdar-tiny"), "k1")
     assert len(runs(session, first.entry_id)) == 6
 
