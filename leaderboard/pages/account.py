@@ -43,7 +43,7 @@ def _who(who: Viewer) -> bool:
             _sign_out()
         return False
     if person is None:
-        st.title("Messages and keys", anchor=False)
+        st.title("Messages", anchor=False)
         return True
     st.title(escaped(person.handle), anchor=False)
     mail = f" · {person.email}" if person.email else ""
