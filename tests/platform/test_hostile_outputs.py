@@ -371,10 +371,8 @@ def claimed(job: JobSpec, token: int) -> Claim:
     return Claim("run1", token, token, token, "w", job, job.model_dump_json(), job.digest(), None, None)
 
 
-def test_a_checkpoint_that_cannot_be_copied_is_left_where_it_is(tmp_path: Path) -> None:
-    settings = replace(
-        Settings(home=tmp_path, database_url=""), limits=Limits(directory_bytes=MIB, directory_files=100)
-    )
+def test_a_checkpoint_that_cannot_be_copied_is_left_where_it_is(scratch: Path) -> None:
+    settings = replace(Settings(home=scratch, database_url=""), limits=Limits(directory_bytes=MIB, directory_files=100))
     hostile = directory_of(settings, "run1", 1) / "checkpoint"
     dig(hostile)
     for number in range(101):
