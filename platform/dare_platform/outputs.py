@@ -14,6 +14,7 @@ from dare.tasks import load_task, task_names
 from dare.weights.headers import CheckpointError, read_open_header
 from dare_platform.errors import OutputError
 from dare_platform.inside import hash_declared, is_inside, lines_inside, open_inside, read_inside, relative_parts
+from dare_platform.provenance import missing
 from dare_platform.settings import MIB, Limits
 
 RESULT_BYTES = 4 * MIB
@@ -159,6 +160,8 @@ def read_outputs(
             continue
         outcomes[protocol.task] = _read_outcomes(directory, protocol, expected)
     _check_scores(protocols, result.scores, outcomes)
+    if unsaid := missing(result):
+        raise OutputError(f"result.json does not say {', '.join(unsaid)}: nobody could repeat the run")
     return Outputs(result, predictions, outcomes, artifacts)
 
 

@@ -50,6 +50,12 @@ class Backbone(Protocol):
     pad_id: int
     block_size: int | None
     """Attention block of a block family; None for full attention."""
+    attention: str
+    """Backend that scores, as `dare.attention` names it."""
+
+    @property
+    def decodes_with(self) -> str:
+        """Backend of the sampler's forwards."""
 
     def logprobs(self, model: nn.Module, views: NoisyViews, temperature: float = 1.0) -> Float[Tensor, "n S"]:
         """Log-probability of `views.target` where `views.score`, zero elsewhere; float32 or better, with gradient.

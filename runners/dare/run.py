@@ -242,7 +242,7 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, data
     trained = Trained(
         job=job,
         usage=_usage(clocks, used),
-        provenance=provenance(spec.settings.dtype) | prepared.provenance,
+        provenance=provenance(spec.settings.dtype) | computed_by(backbone) | prepared.provenance,
         form="full" if executor.core.adapters is None else "merged",
         entry=entry.read_bytes() if spec.algorithm.source == "entry" else None,
     )
@@ -282,6 +282,7 @@ def _evaluate(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, d
         backbone = load_backbone(job, weights, verify=not job.evaluate.trained)
         clocks.lap("prepare")
         done = evaluate(job.evaluate, backbone, directory, job.seed, data, events, weights)
+        done = replace(done, provenance=computed_by(backbone) | dict(done.provenance))
     clocks.lap("evaluate")
     usage = _usage(clocks, Used(forwards=done.usage.forwards, tokens_kept=done.usage.tokens_kept))
     paths = [*(directory / "predictions").glob("*.jsonl"), *(directory / "items").glob("*.jsonl")]
@@ -353,7 +354,7 @@ def _check(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, _dat
         cause="user_error" if failed else None,
         message=f"Check `{failed[0].name}`: {failed[0].sentence}" if failed else f"{len(outcomes)} checks passed.",
         usage=_usage(clocks, Used()),
-        provenance=provenance(),
+        provenance=provenance() | computed_by(backbone),
     )
 
 
@@ -466,9 +467,15 @@ def provenance(dtype: str = "float32") -> dict[str, str]:
         "numpy": numpy.__version__,
         "threads": str(torch.get_num_threads()),
         "dtype": dtype,
-        "attention": "sdpa",
-        "device": "cpu",
     }
+
+
+def computed_by(backbone: Backbone) -> dict[str, str]:
+    """What a loaded model computes on, and with which attention: of decoding too, where that is another one."""
+    found = {"attention": backbone.attention, "device": next(backbone.model.parameters()).device.type}
+    if backbone.decodes_with != backbone.attention:
+        found["attention of decoding"] = backbone.decodes_with
+    return found
 
 
 def _usage(clocks: Clocks, used: Used) -> Usage:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from played import given, worker
 from sqlalchemy.orm import Session
+from toy_runner import PROVENANCE, USAGE
 
 import dare.tasks
 from dare.job import artifact, write_result
 from dare.rewards.sudoku import solutions
 from dare.scoring import SCORER, prompt_of, prompt_sha256, summarise, task_items
 from dare.scoring_run import scored
-from dare.spec import ItemOutcome, JobSpec, Prediction, Result, TaskProtocol
+from dare.spec import ItemOutcome, JobSpec, Prediction, Result, TaskProtocol, Usage
 from dare.tasks import Item
 from dare_platform import entries
 from dare_platform.database import Database
@@ -159,6 +160,8 @@ def judged(directory: Path, job: JobSpec, others: Others = lambda _, __: (), dat
         message="Scored.",
         scores=tuple(scores),
         artifacts=tuple(left) if job.kind == "evaluate" else (),
+        usage=Usage.model_validate(USAGE),
+        provenance=PROVENANCE,
     )
     write_result(directory, result)
 

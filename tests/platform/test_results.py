@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, func, select, text
 from sqlalchemy.orm import Session
-from toy_runner import WEIGHTS, files_of_evaluation, scores, work, write_result
+from toy_runner import PROVENANCE, WEIGHTS, files_of_evaluation, scores, work, write_result
 from world import World, add_entry, add_evaluate_run, add_train_run, add_worker, build, state_of
 
 from dare.spec import AlgorithmSpec, CheckSpec, Event, JobSpec
@@ -86,7 +86,7 @@ def test_a_success_is_all_there(database: Database, tmp_path: Path) -> None:
         assert (run.state, run.cause, run.sentence) == ("succeeded", None, "Done.")
         attempt = session.execute(select(Attempt)).scalar_one()
         assert (attempt.outcome, attempt.exit_code, attempt.peak_memory_bytes) == ("succeeded", 0, 5)
-        assert (attempt.log_tail, attempt.versions_json) == ("the log\ufffd", '{"toy": "1"}')
+        assert (attempt.log_tail, json.loads(attempt.versions_json)) == ("the log\ufffd", PROVENANCE)
         usage = session.execute(select(Usage)).scalar_one()
         assert (usage.charged, usage.optimiser_steps, usage.gradient_forwards) == (True, 3, 6.0)
         assert 0 <= usage.wall_seconds < 30

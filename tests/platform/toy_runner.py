@@ -20,6 +20,19 @@ WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + b"weights!"
 """A whole file of safetensors, with one tensor."""
 ITEMS = ("a", "b", "c", "d")
 SAMPLES = (0, 1)
+USAGE = {
+    "train_seconds": 1.0,
+    "evaluate_seconds": 1.0,
+    "device_seconds": 1.0,
+    "optimiser_steps": 3,
+    "gradient_forwards": 6.0,
+    "forwards": 9.0,
+}
+PROVENANCE = dict.fromkeys(
+    ("dare", "source_revision", "python", "processor", "system", "torch", "transformers", "numpy", "threads", "dtype",
+     "attention", "device"),
+    "toy",
+)  # fmt: skip
 
 
 def digest(value: Any) -> str:
@@ -44,8 +57,8 @@ def write_result(directory: Path, **changes: Any) -> None:
         "kind": job["kind"],
         "outcome": "succeeded",
         "message": "Done.",
-        "usage": {"train_seconds": 1.0, "optimiser_steps": 3, "gradient_forwards": 6.0},
-        "provenance": {"toy": "1"},
+        "usage": USAGE,
+        "provenance": PROVENANCE,
         **changes,
     }
     (directory / "result.part").write_text(json.dumps(result))

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dare_platform.cli.output import FAILED, USAGE, AsJson, reading, refuse, say, settings, write_json
+from dare_platform.cli.output import FAILED, USAGE, AsJson, reading, refuse, say, settings, show, table, write_json
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -81,17 +81,23 @@ def worker(
 def reproduce(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run that has succeeded.")],
     out: Annotated[Path | None, typer.Option(help="Job directory to make; RUN-again by default.")] = None,
+    trained_in: Annotated[
+        Path | None, typer.Option(help="Of an evaluation: where its training was done again; its policy is taken.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do a finished run again here and compare: equal, within noise, or different.
+    """Do a finished run again here and compare item by item: equal, within noise, or different, and where.
 
-    `dare reproduce RUN` · Executes the entry's code: use it on code that you trust.
+    `dare reproduce TRAINING` · `dare reproduce EVALUATION --trained-in TRAINING-again`
+
+    Executes the entry's code: use it on code that you trust. Equal bits are promised on the same processor, libraries
+    and thread count; what is not the same is listed. Ends with 1 when something is different.
     """
     from dare_platform import reproduction
 
     directory = out or Path(f"{run_id}-again")
     with reading() as session:
-        reproduction.prepare(session, settings(), run_id, directory)
+        reproduction.prepare(session, settings(), run_id, directory, trained_in)
     code = child("run", str(directory))
     if code:
         raise typer.Exit(code)
@@ -100,7 +106,10 @@ def reproduce(
     if as_json:
         write_json(outcome)
     else:
-        say(f"[bold]{outcome.verdict.capitalize()}.[/] {outcome.sentence}")
+        show(table("", "what", "found", rows=[(part.verdict, part.what, part.sentence) for part in outcome.parts]))
+        for name, recorded, now in outcome.machine:
+            say(f"{name} was {recorded}, here it is {now}.")
+        say(f"[bold]{outcome.verdict.capitalize()}.[/]{'' if outcome.parts else ' ' + outcome.sentence}")
     raise typer.Exit(FAILED if outcome.verdict == "different" else 0)
 
 

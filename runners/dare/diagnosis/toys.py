@@ -79,6 +79,7 @@ class ToyBackbone:
     eos_ids: tuple[int, ...] = (7,)
     pad_id = 7
     block_size: int | None = None
+    attention = decodes_with = "none"
 
     def __init__(self, table: Table) -> None:
         self.model = table
