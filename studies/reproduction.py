@@ -1,13 +1,15 @@
 """Every run of a finished installation done again, and how equal it came out.
 
-`make demo QUICK=1`, then `python -m studies.reproduction` writes docs/studies/reproduction.md. A training is done again
-from the record, its evaluation with the policy that was trained again: nothing of the first time is used but the record.
+`make demo QUICK=1`, then `python -m studies.reproduction` writes docs/studies/reproduction.md. A training is done
+again from the record, its evaluation with the policy that was trained again: nothing of the first time is used but the
+record.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,8 @@ from typing import Any
 from sqlalchemy import select
 
 from dare_platform.database import open_database
+from dare_platform.database import open_database
+from dare_platform.demo import published_data
 from dare_platform.host import hardware
 from dare_platform.models import Run
 from dare_platform.settings import Settings
@@ -76,13 +80,14 @@ def repeat_all(settings: Settings, folder: Path) -> list[Repeated]:
         done = select(Run).where(Run.state == "succeeded", Run.kind.in_(("train", "evaluate")), Run.seed == 0)
         runs = session.execute(done.order_by(Run.depends_on.is_not(None), Run.id)).scalars().all()
         views = {run.id: run_view(session, run.id, viewer=LOCAL) for run in runs}
+    environment = os.environ | ({"DARE_DATA": str(data)} if (data := settings.data or published_data()) else {})
     found = []
     for run in runs:
         view = views[run.id]
         assert view is not None
         trained = ["--trained-in", str(folder / run.depends_on)] if run.depends_on in views else []
         command = [sys.executable, "-m", "dare_platform", "reproduce", run.id, "--json", "--out", str(folder / run.id)]
-        said = subprocess.run([*command, *trained], capture_output=True, text=True, check=False)
+        said = subprocess.run([*command, *trained], capture_output=True, text=True, check=False, env=environment)
         if said.returncode not in (0, 1) or not said.stdout:
             raise SystemExit(f"run {run.id} was not repeated: {said.stderr.strip()[-500:]}")
         answer = json.loads(said.stdout[said.stdout.index("{\n") :])

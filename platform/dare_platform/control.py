@@ -24,6 +24,7 @@ from dare_platform.models import Outbox
 from dare_platform.outbox import Publisher, relay
 from dare_platform.retention import purge
 from dare_platform.settings import Settings
+from dare_platform.snapshots import take_what_changed
 
 SENT_IS_KEPT_SECONDS = 7 * 86400.0
 """So long a sent message stays, for whoever asks when a run was announced."""
@@ -55,8 +56,15 @@ def chores(settings: Settings, database: Database, publish: Publisher | None = N
         with database.write() as session:
             announce_again(session, settings.lease_seconds)
 
+    seen: dict[tuple[str, str], float] = {}
+
+    def keep_boards() -> None:
+        with database.write() as session:
+            take_what_changed(session, seen)
+
     own = [
         Chore("take back lost runs", settings.heartbeat_seconds, take_back),
+        Chore("keep boards that changed", 60.0, keep_boards),
         Chore("forget sent messages", 3600.0, lambda: forget_sent(database)),
         Chore("tell people", 10.0, lambda: send_deliveries(settings, database)),
         Chore("remove what is old", 3600.0, lambda: purge(settings, database)),

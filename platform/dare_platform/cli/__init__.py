@@ -19,6 +19,7 @@ from dare_platform.cli import (
     scoring,
     submitting,
     telling,
+    verifying,
 )
 from dare_platform.cli.output import Sentences
 
@@ -50,6 +51,7 @@ submitting.add_to(app, ENTRIES)
 reading.add_to(app, ENTRIES, RUNS)
 running.add_to(app, RUNS, MACHINE)
 scoring.add_to(app, RUNS)
+verifying.add_to(app, RUNS)
 following.add_to(app, RUNS)
 keeping.add_to(app, MACHINE)
 telling.add_to(app, ENTRIES)

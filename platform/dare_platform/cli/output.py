@@ -49,6 +49,7 @@ def exit_code(error: Exception) -> int | None:
     from dare_platform.entries import RefusedError, UnknownEntryError
     from dare_platform.errors import PlatformError, RescoringError, UnknownRunError
     from dare_platform.gpu import UnknownGpuError
+    from dare_platform.snapshots import UnknownSnapshotError
     from dare_platform.tracks import TrackFileError, UnknownTrackError
 
     unknown = (
@@ -58,6 +59,7 @@ def exit_code(error: Exception) -> int | None:
         UnknownBackboneError,
         UnknownAlgorithmError,
         UnknownGpuError,
+        UnknownSnapshotError,
     )
     if isinstance(error, RefusedError):
         return REFUSED

@@ -34,7 +34,9 @@ LOCAL_ACCOUNT = "local"
 LOG_TAIL_CHARACTERS = 65536
 LOG_CHUNK_BYTES = 65536
 
-IMMUTABLE = ("algorithm_version", "audit_log", "prediction", "quota_ledger", "result", "run_event", "score_item")
+IMMUTABLE = (
+    "algorithm_version", "audit_log", "prediction", "quota_ledger", "result", "run_event", "score_item", "snapshot",
+)  # fmt: skip
 
 
 class Base(DeclarativeBase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, Text, UniqueConstraint
+from sqlalchemy import BigInteger, CheckConstraint, Index, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from dare_platform.models.base import Base, Device, finite, flag, one_of, row_id, to
@@ -157,4 +157,26 @@ class Cell(Base):
         CheckConstraint("position >= 0", name="position"),
         finite("reference_value"),
         finite("chance_floor"),
+    )
+
+
+class Snapshot(Base):
+    """A board as it was shown once, to cite and to check. Immutable."""
+
+    __tablename__ = "snapshot"
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    """Of `board_json`: an unchanged board is one snapshot, however often it is taken."""
+    track_version_id: Mapped[str] = mapped_column(to("track_version.id"))
+    backbone: Mapped[str]
+    made_at: Mapped[float]
+    board_json: Mapped[str]
+    """Everything that was shown but the time, in the form that is hashed."""
+    runs_json: Mapped[str]
+    """The evaluations whose numbers it shows, as a sorted list of ids."""
+    inputs_sha256: Mapped[str]
+    """Of those numbers, as they are stored: see `snapshots.inputs_of`."""
+    __table_args__ = (
+        CheckConstraint("length(sha256) = 64", name="sha256"),
+        CheckConstraint("length(inputs_sha256) = 64", name="inputs_sha256"),
+        Index("ix_snapshot_board", "track_version_id", "backbone", "made_at"),
     )
