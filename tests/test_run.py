@@ -87,6 +87,17 @@ def test_a_train_run_leaves_weights_events_and_a_result_that_names_them(family: 
     assert Result.model_validate_json((tmp_path / "result.json").read_text()) == result
 
 
+def test_a_training_that_uses_up_its_budget_ends_well_and_says_so(tmp_path: Path) -> None:
+    job = train_job("llada", steps=100)
+    assert job.train is not None
+    budget = job.train.budget.model_copy(update={"gradient_forwards": 5.0})
+    job = job.model_copy(update={"train": job.train.model_copy(update={"budget": budget})})
+    result = run(write_job(tmp_path, job))
+    assert (result.outcome, result.ended_by) == ("succeeded", "budget")
+    assert result.usage.gradient_forwards <= 5.0
+    assert "Scored at budget: 4 of 5 gradient-carrying forwards a completion are used up." in result.message
+
+
 def test_running_a_finished_directory_again_changes_nothing(tmp_path: Path) -> None:
     first = run(write_job(tmp_path, train_job("sdar", steps=1)))
     events = (tmp_path / "events.jsonl").read_bytes()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -254,12 +255,16 @@ def _train(job: JobSpec, directory: Path, events: EventLog, clocks: Clocks, data
         moved = " No update had a gradient: the policy is the untrained one."
     if "reward" in last and "reward" in first:
         moved += f" Reward {first['reward']:.2f} → {last['reward']:.2f}."
+    ended_by: Literal["complete", "budget"] = "budget" if used.steps < spec.budget.optimiser_steps else "complete"
+    if ended_by == "budget":
+        spent, limit = used.gradient_forwards, spec.budget.gradient_forwards
+        moved += f" Scored at budget: {spent:g} of {limit:g} gradient-carrying forwards a completion are used up."
     return Result(
         job=digest,
         kind="train",
         outcome="succeeded",
         message=f"Trained {used.steps} steps in {clocks.wall:.0f} s.{moved}",
-        ended_by="budget" if used.steps < spec.budget.optimiser_steps else "complete",
+        ended_by=ended_by,
         usage=_usage(clocks, used),
         artifacts=tuple(
             artifact(directory, path) for folder in left for path in sorted(folder.rglob("*")) if path.is_file()
