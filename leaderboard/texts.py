@@ -34,6 +34,14 @@ SELF_REPORTED = (
 EMPTY_BOARD = (
     "**No entry yet.** `make demo` fills this board with small real runs in about ten minutes. Or submit the first one."
 )
+
+
+def backbone_is_not_here(backbone: str) -> str:
+    """Why a board is empty, and what the operator does about it."""
+    how = f"`dare backbone add FOLDER --name {backbone}`, then `dare migrate`"
+    return f"**{escaped(backbone)} is not on this machine.** Its operator adds it with {how}."
+
+
 DATABASE_AWAY = (
     "**The database does not answer.** Running jobs continue and lose nothing. This page tries again every 10{thin}s"
 )

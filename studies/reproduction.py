@@ -22,7 +22,6 @@ from typing import Any
 from sqlalchemy import select
 
 from dare_platform.database import open_database
-from dare_platform.database import open_database
 from dare_platform.demo import published_data
 from dare_platform.host import hardware
 from dare_platform.models import Run

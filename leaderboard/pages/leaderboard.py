@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
+from dare import catalog
 from dare_platform import exports
 from dare_platform.board import Board
-from dare_platform.tracks import Track, load_track, tracks
+from dare_platform.tracks import Track, load_track, slugs_here
 from leaderboard import boards, frame, links, quantities, reading, tables, texts
 from leaderboard.links import BoardChoices, BoardView
 
@@ -20,7 +21,7 @@ def page() -> None:
     st.title(texts.QUESTION)
     verdict = st.container()
 
-    slugs = tuple(dict.fromkeys(track.track for track in tracks().values()))
+    slugs = slugs_here()
     asked_track = links.known_or_first(query.get("track", ()), slugs)
     track = load_track(asked_track)
     backbones = tuple(track.backbones)
@@ -34,6 +35,8 @@ def page() -> None:
         board = boards.current(track, view.backbone)
     for notice in notices:
         st.info(notice)
+    if board.backbone not in catalog.backbones():
+        st.info(texts.backbone_is_not_here(board.backbone))
 
     verdict.markdown(board.verdict)
     if not any(row.kind != "reference" for row in board.rows):

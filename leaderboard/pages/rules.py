@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dare_platform.tracks import load_track, tracks
+from dare_platform.tracks import load_track, slugs_here
 from leaderboard import links, quantities, reading, rulebook, texts
 
 
 def page() -> None:
     """The rules of one track, section by section, each with an anchor."""
     query = reading.query()
-    slugs = tuple(dict.fromkeys(track.track for track in tracks().values()))
+    slugs = slugs_here()
     for notice in links.unknown_values(query, {"track": slugs}, "site", {"track": slugs[0]}):
         st.info(notice)
     asked = links.known_or_first(query.get("track", ()), slugs)

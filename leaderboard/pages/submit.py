@@ -11,7 +11,7 @@ from dare.source import AlgorithmSource
 from dare.source.problems import shown
 from dare_platform import uploads, views
 from dare_platform.models import Visibility
-from dare_platform.tracks import Track, load_track, tracks
+from dare_platform.tracks import Track, load_track, slugs_here
 from dare_platform.uploads import UploadReport
 from dare_platform.verdict import escaped
 from leaderboard import actions, forms, frame, links, people, reading, texts
@@ -31,7 +31,7 @@ def page() -> None:
         people.sign_in_button("sign-in")
         return
     _prefill(reading.query_value("from"))
-    slugs = tuple(dict.fromkeys(track.track for track in tracks().values()))
+    slugs = slugs_here()
 
     st.header("1. Method", anchor=False)
     content, file_name, built_in = _method()

@@ -22,14 +22,15 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from dare import recipe
 from dare.catalog import backbone_directory, backbones, is_shipped
 from dare.versions import mismatches
 from dare_platform.artifact_store import ArtifactStoreError, round_trip
 from dare_platform.database import Database, alembic_config, now, schema_revision
 from dare_platform.errors import PlatformError
 from dare_platform.isolation import NONE, isolate
-from dare_platform.metrics import UNSERVED_SECONDS, claimed_last
-from dare_platform.models import Outbox, Run
+from dare_platform.metrics import UNSERVED_SECONDS, waiting_runs
+from dare_platform.models import Outbox
 from dare_platform.settings import GIB, Settings, with_files
 from dare_platform.tracks import tracks
 from dare_platform.views.rows import workers
@@ -133,16 +134,11 @@ def _clock(at: float) -> list[Finding]:
 
 def _queues(session: Session, at: float) -> list[Finding]:
     """Runs that could start and wait, and messages that the broker was not told of."""
-    ready = select(Run.queue, func.count(), func.min(func.coalesce(Run.enqueued_at, Run.created_at)))
-    waiting = ready.where(Run.state == "queued", Run.not_before <= at).group_by(Run.queue).order_by(Run.queue)
-    began = claimed_last(session)
     found = []
-    for queue, count, since in session.execute(waiting):
-        quiet = min(at - since, at - began.get(queue, 0.0))
-        text = f"{count} waiting, the first for {duration(max(0.0, at - since))}"
-        unserved = quiet > UNSERVED_SECONDS
-        remedy = f"start a worker of {queue.removeprefix('family_')}" if unserved else ""
-        found.append(Finding(f"queue {queue}", "bad" if unserved else "ok", text, remedy))
+    for waiting in waiting_runs(session, at):
+        text = f"{waiting.runs} waiting, the first for {duration(waiting.seconds)}"
+        remedy = f"start a worker of {waiting.queue.removeprefix('family_')}" if waiting.unserved else ""
+        found.append(Finding(f"queue {waiting.queue}", "bad" if waiting.unserved else "ok", text, remedy))
     pending, oldest = session.execute(
         select(func.count(), func.min(Outbox.created_at)).where(Outbox.published_at.is_(None))
     ).one()
@@ -242,6 +238,10 @@ def _backbones() -> list[Finding]:
     wanted = sorted({name for track in tracks().values() for name in track.backbones} | set(backbones()))
     found = []
     for name in wanted:
+        if name not in backbones() and name in recipe.backbone_names():
+            how = f"get {recipe.checkpoint_of(name)}, then `dare backbone add FOLDER --name {name}` and `dare migrate`"
+            found.append(Finding(f"backbone {name}", "note", "not on this machine", how))
+            continue
         if name not in backbones():
             found.append(Finding(f"backbone {name}", "bad", "not here", f"dare backbone pretrain {name}"))
             continue

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dare.catalog import BackboneRecord, backbones
+from dare.recipe import backbone_names as published
 from dare.tasks import Task, items_sha256, load_task
 from dare_platform.errors import RegistryError
 from dare_platform.models import Backbone, BackboneRevision, Cell, TaskItem, TaskVersion, TrackVersion
@@ -114,6 +115,8 @@ def register_track(session: Session, track: Track, data: Path | None = None) -> 
         )
     catalog = backbones()
     for name in track.backbones:
+        if name not in catalog and name in published():
+            continue  # its cells come when it has been added to this machine and the track is registered again
         if name not in catalog:
             raise RegistryError(f"track {track.name} names backbone {name!r}; the catalog has: {', '.join(catalog)}")
         _register_cells(session, track, version, name, register_backbone(session, catalog[name]), data)

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from dare import protocols
-from dare.catalog import backbones
+from dare import protocols, recipe
+from dare.catalog import backbones, load_source
 from dare.frozen import Frozen, Grown
 from dare.sampling_config import SamplingConfig
 from dare.spec import AlgorithmSpec, BackboneRef, Budget, EvaluateSpec, JobSpec, TaskProtocol, TrainSettings, TrainSpec
@@ -42,21 +42,35 @@ class Recipe(Frozen):
     budget: Budget
 
 
-class BackboneRules(Frozen):
+class BackboneRules(Grown):
     """Everything that a track fixes for one backbone."""
+
+    added: ClassVar[frozenset[str]] = frozenset({"preferences"})
 
     rollout: SamplingConfig
     """Behaviour policy of RL, and of the sampled evaluation."""
     greedy: SamplingConfig
     prompts: Recipe
     demonstrations: Recipe
+    preferences: Recipe | None = None
     samples: Annotated[int, Field(ge=0)] = 4
     """Sampled completions per item of a ranked task, besides the greedy one. Other tasks are decoded greedily only."""
     sample_temperature: Annotated[float, Field(gt=0)] = 1.0
 
     def recipe_for(self, trains_on: str) -> Recipe | None:
         """How what an algorithm trains on is used; None where the track has no such data."""
-        return {"prompts": self.prompts, "demonstrations": self.demonstrations}.get(trains_on)
+        kinds = {"prompts": self.prompts, "demonstrations": self.demonstrations, "preferences": self.preferences}
+        return kinds.get(trains_on)
+
+
+class Recipes(Frozen):
+    """Where the rules of a track's backbones stand, so that they stand once: among the recipes of `dare recipe`."""
+
+    track: str
+    task: str
+    """Whose training data every method trains on."""
+    backbones: tuple[str, ...]
+    samples: int = 0
 
 
 class TaskRules(Frozen):
@@ -78,7 +92,7 @@ class Example(Frozen):
 class Track(Grown):
     """A ruleset. `digest()` is the hash that the board and the rules page show."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"scorer", "further_scorers", "protocol", "through"})
+    added: ClassVar[frozenset[str]] = frozenset({"scorer", "further_scorers", "protocol", "through", "recipes"})
 
     track: str
     version: str
@@ -105,6 +119,8 @@ class Track(Grown):
     """Who asks; None: whom the protocol names, and without one our own decoder."""
     tasks: tuple[TaskRules, ...]
     backbones: dict[str, BackboneRules]
+    """Composed from `recipes` where the file names them: what is hashed are the rules themselves."""
+    recipes: Recipes | None = None
     allowed: tuple[Example, ...] = ()
     not_allowed: tuple[Example, ...] = ()
     fixed_because: dict[str, str] = Field(default_factory=dict)
@@ -215,11 +231,50 @@ class Track(Grown):
 def parse_track(text: str, name: str) -> Track:
     """A track from YAML; TrackFileError says which key of which file is wrong."""
     try:
-        return Track.model_validate(yaml.safe_load(text))
+        content = yaml.safe_load(text)
+        if isinstance(content, dict) and "recipes" in content:
+            content = {**content, "backbones": _composed(Recipes.model_validate(content["recipes"]))}
+        return Track.model_validate(content)
+    except recipe.RecipeError as error:
+        raise TrackFileError(f"track file {name}: recipes: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise TrackFileError(f"track file {name}: {where}: {first['msg']}") from error
+
+
+def _composed(named: Recipes) -> dict[str, BackboneRules]:
+    """The rules of each backbone. One method of each kind of data speaks for all: the recipes treat them alike."""
+
+    def of(backbone: str, algorithm: str) -> recipe.Recipe:
+        return recipe.compose(f"{named.track}/{backbone}/{named.task}", algorithm)
+
+    def part(composed: recipe.Recipe) -> Recipe:
+        train = composed.train
+        return Recipe(data=train.data, settings=train.settings, budget=train.budget)
+
+    return {
+        name: BackboneRules(
+            rollout=of(name, "d1").train.sampling,
+            greedy=of(name, "d1").train.sampling.model_copy(update={"temperature": 0.0}),
+            prompts=part(of(name, "d1")),
+            demonstrations=part(of(name, "sft")),
+            preferences=part(of(name, "dpo")) if _trains(name, "dpo") else None,
+            samples=named.samples,
+        )
+        for name in named.backbones
+    }
+
+
+def _trains(backbone: str, algorithm: str) -> bool:
+    return recipe.supported(load_source(algorithm), backbone).level != "unsupported"
+
+
+def slugs_here() -> tuple[str, ...]:
+    """Tracks by slug, those first whose backbones are on this machine: a page opens on something that can be filled."""
+    here = backbones()
+    found = {track.track: any(name in here for name in track.backbones) for track in tracks().values()}
+    return tuple(sorted(found, key=lambda slug: not found[slug]))
 
 
 @cache
@@ -238,3 +293,9 @@ def load_track(track: str, version: str | None = None) -> Track:
             f"there is no track {track!r} {version or ''}; known: {', '.join(tracks())}".replace("  ", " ")
         )
     return matching[-1]
+
+
+def track_named(name: str) -> Track:
+    """A track by `tiny`, `tiny 1.0` or `tiny@1.0`."""
+    slug, _, version = name.replace("@", " ").partition(" ")
+    return load_track(slug, version or None)

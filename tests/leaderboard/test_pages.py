@@ -418,3 +418,17 @@ def test_every_option_of_the_server_exists_in_streamlit() -> None:
     known = config.get_config_options()
     for name in serving.options(8501, "127.0.0.1"):
         assert name in known, name
+
+
+def test_a_board_of_a_backbone_that_is_not_here_says_how_it_comes_here(site: Site) -> None:
+    page = shown(opened(track="matched", backbone="dream-7b-instruct"))
+    assert "dream-7b-instruct is not on this machine" in page
+    assert "dare backbone add FOLDER --name dream-7b-instruct" in page
+    assert "No entry yet" in page
+
+
+def test_the_rules_of_the_matched_track_are_shown_for_every_backbone() -> None:
+    page = shown(opened("rules", track="matched"))
+    assert "gradient-carrying forwards" in page
+    for backbone in ("llada-8b-instruct", "dream-7b-instruct", "sdar-8b-chat", "llada2.0-mini"):
+        assert backbone in page

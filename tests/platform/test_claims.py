@@ -50,11 +50,11 @@ def test_a_file_that_cannot_be_is_refused_by_its_key(old: str, new: str, words: 
 
 def test_what_is_shipped_is_two_backbones_of_one_source() -> None:
     known = claims()
-    assert {claim.backbone for claim in known} == {"llada-8b", "dream-7b"}
+    assert {claim.backbone for claim in known} == {"llada-8b-instruct", "dream-7b-instruct"}
     assert len(known) == 7 * 6 + 6 * 4
     by_name = {(claim.backbone, claim.algorithm, claim.task): claim.value for claim in known}
-    assert by_name["llada-8b", "cj_grpo", "gsm8k"] == pytest.approx(0.856)
-    assert by_name["dream-7b", "spg", "humaneval"] == pytest.approx(0.177)
+    assert by_name["llada-8b-instruct", "cj_grpo", "gsm8k"] == pytest.approx(0.856)
+    assert by_name["dream-7b-instruct", "spg", "humaneval"] == pytest.approx(0.177)
 
 
 def test_a_claim_is_inside_or_outside_our_interval_or_there_is_nothing_to_compare() -> None:
