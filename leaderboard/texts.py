@@ -39,7 +39,7 @@ EMPTY_BOARD = (
 def backbone_is_not_here(backbone: str) -> str:
     """Why a board is empty, and what the operator does about it."""
     how = f"`dare backbone add FOLDER --name {backbone}`, then `dare migrate`"
-    return f"**{escaped(backbone)} is not on this machine.** Its operator adds it with {how}."
+    return f"**`{backbone}` is not on this machine.** Its operator adds it with {how}."
 
 
 DATABASE_AWAY = (

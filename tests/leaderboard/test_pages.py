@@ -422,7 +422,7 @@ def test_every_option_of_the_server_exists_in_streamlit() -> None:
 
 def test_a_board_of_a_backbone_that_is_not_here_says_how_it_comes_here(site: Site) -> None:
     page = shown(opened(track="matched", backbone="dream-7b-instruct"))
-    assert "dream-7b-instruct is not on this machine" in page
+    assert "`dream-7b-instruct` is not on this machine" in page
     assert "dare backbone add FOLDER --name dream-7b-instruct" in page
     assert "No entry yet" in page
 
