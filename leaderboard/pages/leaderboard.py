@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from dare import catalog
 from dare_platform import exports
 from dare_platform.board import Board
 from dare_platform.tracks import Track, load_track, slugs_here
-from leaderboard import boards, frame, links, quantities, reading, tables, texts
+from leaderboard import across, boards, frame, links, quantities, reading, tables, texts
 from leaderboard.links import BoardChoices, BoardView
 
 CHECK_SECONDS = 15
@@ -25,21 +26,25 @@ def page() -> None:
     asked_track = links.known_or_first(query.get("track", ()), slugs)
     track = load_track(asked_track)
     backbones = tuple(track.backbones)
+    offered = (*backbones, across.ALL) if len(backbones) > 1 else backbones
     board = boards.current(track, links.known_or_first(query.get("backbone", ()), backbones))
-    choices = BoardChoices(backbones, slugs, links.sorts_of(board))
+    choices = BoardChoices(offered, slugs, links.sorts_of(board))
     _, notices = links.read_board_view(query, choices)
 
     view = _controls(choices)
+    if view.backbone == across.ALL:
+        _across(load_track(view.track), verdict)
+        return
     if (view.track, view.backbone) != (track.track, board.backbone):
         track = load_track(view.track)
         board = boards.current(track, view.backbone)
     for notice in notices:
         st.info(notice)
-    if board.backbone not in catalog.backbones():
-        st.info(texts.backbone_is_not_here(board.backbone))
 
     verdict.markdown(board.verdict)
-    if not any(row.kind != "reference" for row in board.rows):
+    if board.backbone not in catalog.backbones():
+        st.info(texts.backbone_is_not_here(board.backbone))
+    elif not any(row.kind != "reference" for row in board.rows):
         st.markdown(texts.EMPTY_BOARD)
         st.html(tables.ways_in(track.track))
     _partial(board, view, choices)
@@ -50,6 +55,14 @@ def page() -> None:
     _before_and_after(board)
     with st.expander("How to read this table"):
         st.markdown("\n\n".join(texts.HOW_TO_READ))
+
+
+def _across(track: Track, verdict: DeltaGenerator) -> None:
+    """All backbones of a track beside one another."""
+    found = [boards.current(track, backbone) for backbone in track.backbones]
+    verdict.markdown(f"{across.QUESTION} {across.carries_over(found)}")
+    with reading.part("table"):
+        st.html(across.across_table(found))
 
 
 def _controls(choices: BoardChoices) -> BoardView:
@@ -66,6 +79,8 @@ def _controls(choices: BoardChoices) -> BoardView:
         track = st.segmented_control(
             "Track", choices.tracks, default=choices.tracks[0], required=True, key="track", bind="query-params"
         )
+        if backbone == across.ALL:  # nothing of the rest applies
+            return BoardView(across.ALL, track or choices.tracks[0])
         sort = st.selectbox("Sort or show", choices.sorts, key="sort", bind="query-params", width=190)
         direction = st.segmented_control(
             "Order", links.DIRECTIONS, default="desc", required=True, key="dir", bind="query-params"

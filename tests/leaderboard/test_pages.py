@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
+from dare_platform.host import is_loopback
 from dare_platform.models import Entry, Run
 from dare_platform.tracks import load_track
 from leaderboard import serving, texts
@@ -409,7 +410,7 @@ def test_the_form_can_be_filled_from_an_entry(site: Site) -> None:
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.0.0.5", False), ("", False)],
 )
 def test_only_loopback_addresses_keep_the_site_on_this_machine(address: str, expected: bool) -> None:
-    assert serving.is_loopback(address) is expected
+    assert is_loopback(address) is expected
 
 
 def test_every_option_of_the_server_exists_in_streamlit() -> None:
@@ -424,7 +425,7 @@ def test_a_board_of_a_backbone_that_is_not_here_says_how_it_comes_here(site: Sit
     page = shown(opened(track="matched", backbone="dream-7b-instruct"))
     assert "`dream-7b-instruct` is not on this machine" in page
     assert "dare backbone add FOLDER --name dream-7b-instruct" in page
-    assert "No entry yet" in page
+    assert "make demo" not in page, "the demo fills other boards"
 
 
 def test_the_rules_of_the_matched_track_are_shown_for_every_backbone() -> None:
@@ -432,3 +433,10 @@ def test_the_rules_of_the_matched_track_are_shown_for_every_backbone() -> None:
     assert "gradient-carrying forwards" in page
     for backbone in ("llada-8b-instruct", "dream-7b-instruct", "sdar-8b-chat", "llada2.0-mini"):
         assert backbone in page
+
+
+def test_all_backbones_stand_beside_one_another_on_one_board(site: Site) -> None:
+    page = shown(opened(backbone="all"))
+    assert "Does it carry over from one backbone to another?" in page
+    assert "Mean gain of every entry on every backbone" in page
+    assert 'href="?backbone=sdar-tiny' in page
