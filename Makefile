@@ -13,7 +13,7 @@ INSTALL_TORCH = $(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url 
 # The tests beside conftest.py are the runner's; what names the platform is not installed in the second environment.
 RUNNER_TESTS = $(shell grep -L dare_platform tests/test_*.py)
 .DEFAULT_GOAL := help
-.PHONY: help install develop demo up down logs backup restore images locks check models test services docs study \
+.PHONY: help install develop demo up down logs backup restore images locks check coverage models test services docs study \
   bench bench-attention bench-decode bench-train bench-eval bench-platform clean
 
 help: ## list these targets
@@ -64,6 +64,9 @@ check: .venv/.developing ## fast tier: format, lint, types, contracts, unit and 
 	$(BIN)/typos
 	$(BIN)/mypy -p dare -p dare_platform -p leaderboard
 	$(BIN)/lint-imports
+	$(BIN)/pytest -q -n 2 -m "not full"
+
+coverage: .venv/.developing ## the fast tier's tests again, and which lines they leave out: a third slower
 	$(BIN)/pytest -q -n 2 -m "not full" --cov --cov-report=term:skip-covered
 
 models: $(SECOND)/.installed ## the runner's tests once more, on transformers 5 and numpy 2

@@ -193,6 +193,7 @@ def _fill_runs(session: Session, entries: int, each: int, boards: int) -> None:
         f" ((s.i * 7919 + d.seed * 131) % 1000) / 1000.0, 256, 0, 0, 'p', 0 FROM {made}"
         f" CROSS JOIN (SELECT DISTINCT task_version_id AS id FROM cell) t CROSS JOIN {numbers} m"
     )
+    _measure_the_reference(say, numbers)
     if not each:
         return
     items = series.replace(":n", ":each")
@@ -211,6 +212,26 @@ def _fill_runs(session: Session, entries: int, each: int, boards: int) -> None:
         "INSERT INTO score_item (run_id, task_version_id, item_id, sample, scorer, score, reward, status)"
         " SELECT 'evaluate' || s.i || '-' || d.seed, t.id, 'item-' || p.i, 0, :scorer, 1, 1, 'ok'"
         f" {of_item}"
+    )
+
+
+def _measure_the_reference(say: Callable[[str], None], numbers: str) -> None:
+    """Without numbers of the untouched backbone no row has a gain, and none is compared with another."""
+    say(
+        "UPDATE run SET state = 'succeeded', attempts = 1, lease_token = 1, job_token = 1, finished_at = created_at,"
+        " charged = true WHERE entry_id = :entry"
+    )
+    say(
+        "INSERT INTO attempt (run_id, number, token, worker_id, started_at, ended_at, outcome, host, hardware,"
+        " software_version) SELECT id, 1, 1, :worker, 0, 1, 'succeeded', 'here', 'cpu', '0' FROM run"
+        " WHERE entry_id = :entry"
+    )
+    say(
+        "INSERT INTO result (run_id, task_version_id, scorer, metric, decoding, token, value, n, n_no_answer,"
+        " n_truncated, protocol, recorded_at)"
+        " SELECT r.id, t.id, :scorer, m.metric, m.decoding, 1, 0.2, 256, 0, 0, 'p', 0"
+        f" FROM run r CROSS JOIN (SELECT DISTINCT task_version_id AS id FROM cell) t CROSS JOIN {numbers} m"
+        " WHERE r.entry_id = :entry"
     )
 
 

@@ -15,7 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, train_job, write_job
+from typer.testing import CliRunner
 
+from dare.__main__ import app
 from dare.catalog import backbone_directory, backbones
 from dare.checkpoint import commit, find, publish
 from dare.executor import ContractError
@@ -341,16 +343,15 @@ def test_a_published_folder_is_complete_at_every_moment(tmp_path: Path) -> None:
 
 def test_the_daily_loop_trains_and_evaluates_without_a_platform(tmp_path: Path) -> None:
     out = tmp_path / "mine"
-    command = [sys.executable, "-m", "dare"]
     words = ["train", "--algorithm", "bgpo", "--backbone", "sdar-tiny", "--out", str(out), "--steps", "1"]
-    done = subprocess.run([*command, *words, "--set", "mc_samples=2"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    trained = CliRunner().invoke(app, [*words, "--set", "mc_samples=2"])
+    assert trained.exit_code == 0, trained.output
     words = ["evaluate", str(out), "--task", "sudoku", "--limit", "4", "--samples", "0"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    evaluated = CliRunner().invoke(app, words)
+    assert evaluated.exit_code == 0, evaluated.output
     assert (out / "evaluation" / "result.json").exists()
     words = ["train", "--algorithm", "bgop", "--backbone", "sdar-tiny", "--out", str(tmp_path / "x"), "--steps", "1"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "dare", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "There is no built-in algorithm `bgop`. Did you mean `bgpo`?" in done.stderr
     assert not (tmp_path / "x").exists()

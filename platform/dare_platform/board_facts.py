@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
@@ -191,40 +192,42 @@ def _runs(
 ) -> tuple[dict[str, list[RunFact]], dict[str, frozenset[str]]]:
     runs: dict[str, list[RunFact]] = defaultdict(list)
     asked: dict[str, frozenset[str]] = defaultdict(frozenset)
-    query = select(Run).where(Run.entry_id.in_(ids), Run.backbone_revision_id == revision, Run.kind != "check")
-    for run in session.execute(query.order_by(Run.seed, Run.id)).scalars():
-        runs[run.entry_id].append(
-            RunFact(
-                kind=run.kind,
-                seed=run.seed,
-                state=run.state,
-                cause=run.cause,
-                charged=run.charged,
-                sentence=run.sentence,
-                attempts=run.attempts,
-                max_attempts=run.max_attempts,
-                step=run.step,
-                of=run.of,
-            )
+    query = (
+        select(
+            Run.entry_id, Run.job_json, Run.kind, Run.seed, Run.state, Run.cause, Run.charged, Run.sentence,
+            Run.attempts, Run.max_attempts, Run.step, Run.of,
         )
-        if run.kind == "evaluate" and run.entry_id not in asked:
-            evaluate = JobSpec.model_validate_json(run.job_json).evaluate
-            protocols = evaluate.protocols if evaluate else ()
-            asked[run.entry_id] = frozenset(protocol.task for protocol in protocols)
+        .where(Run.entry_id.in_(ids), Run.backbone_revision_id == revision, Run.kind != "check")
+        .order_by(Run.seed, Run.id)
+    )  # fmt: skip
+    for entry, job_json, kind, *fact in session.execute(query):
+        runs[entry].append(RunFact(kind, *fact))
+        if kind == "evaluate" and entry not in asked:
+            asked[entry] = _tasks_asked(job_json)
     return runs, asked
+
+
+@lru_cache(maxsize=1024)
+def _tasks_asked(job_json: str) -> frozenset[str]:
+    """Of one job. All entries of a track have much the same, and a job never changes."""
+    evaluate = JobSpec.model_validate_json(job_json).evaluate
+    return frozenset(protocol.task for protocol in evaluate.protocols) if evaluate else frozenset()
 
 
 def _numbers(session: Session, ids: Sequence[str], revision: str) -> dict[str, list[Number]]:
     numbers: dict[str, list[Number]] = defaultdict(list)
     query = (
-        select(Run.entry_id, Run.seed, TaskVersion.task_slug, Result)
+        select(
+            Run.entry_id, Run.seed, TaskVersion.task_slug,
+            Result.metric, Result.decoding, Result.value, Result.n, Result.scorer,
+        )
         .join(Result, Result.run_id == Run.id)
         .join(TaskVersion, TaskVersion.id == Result.task_version_id)
         .where(Run.entry_id.in_(ids), Run.backbone_revision_id == revision, Run.state == "succeeded")
         .order_by(Run.seed, TaskVersion.task_slug)
-    )
-    for entry, seed, task, result in session.execute(query):
-        numbers[entry].append(Number(task, seed, result.metric, result.decoding, result.value, result.n, result.scorer))
+    )  # fmt: skip
+    for entry, seed, task, metric, decoding, value, n, scorer in session.execute(query):
+        numbers[entry].append(Number(task, seed, metric, decoding, value, n, scorer))
     return numbers
 
 

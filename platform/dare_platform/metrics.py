@@ -1,4 +1,4 @@
-"""What a Prometheus server asks for: how the installation is, read from the database at every question.
+"""What a Prometheus server asks for: how the installation is, read from the database.
 
 Every query counts rows that are alive, or groups by a short closed set; none reads answers, scores or logs.
 """
@@ -6,15 +6,15 @@ Every query counts rows that are alive, or groups by a short closed set; none re
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -23,55 +23,62 @@ from dare_platform.errors import PlatformError
 from dare_platform.models import ACTIVE, Artifact, Attempt, Delivery, Entry, GpuDevice, Outbox, Run, Worker
 from dare_platform.settings import Settings
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 UNSERVED_SECONDS = 120.0
 """A run that could start and was claimed by nobody for so long is an alarm."""
 ALIVE_LEASES = 1.5
 """A worker is alive while its last sign is younger than so many leases."""
-REMEMBERED_SECONDS = 5.0
-"""Two questions within this time get one answer: asking often costs the database nothing."""
+STALE_SECONDS = 30.0
+"""Figures that are older say nothing of now: the database has not answered since."""
 
 
-class Metrics:
-    """Answers questions, from any number of threads."""
+class Metrics(Collector):
+    """The figures that were read last; who asks for them, from whichever thread, waits for no database."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_Installation(settings, database))
-        self._lock, self._said, self._said_at = threading.Lock(), b"", float("-inf")
-
-    def text(self) -> bytes:
-        """The text that Prometheus reads."""
-        with self._lock:
-            if time.monotonic() - self._said_at > REMEMBERED_SECONDS:
-                self._said, self._said_at = generate_latest(self._registry), time.monotonic()
-            return self._said
-
-
-class _Installation(Collector):
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
+        self._figures: tuple[Metric, ...] = ()
+        self._answered_at = float("-inf")
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask the database."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """All of it. A database that is away is a gauge, not an error: the disk is told all the same."""
-        found: list[Metric] = []
+    def read(self) -> None:
+        """Read all of them. A database that is away is a figure, not an error: the disk is told all the same."""
+        began = time.monotonic()
+        found: tuple[Metric, ...] = ()
         try:
             with self._database.read() as session:
-                found.extend(_read(session, self._settings.lease_seconds))
-            up = 1
+                found = tuple(_read(session, self._settings.lease_seconds))
+            self._answered_at = began
         except (OperationalError, PlatformError):
-            found, up = [], 0
-        yield GaugeMetricFamily("dare_database_up", "1 while the database answers.", value=up)
-        yield from found
-        existing = next(folder for folder in (self._settings.home, *self._settings.home.parents) if folder.is_dir())
-        free = shutil.disk_usage(existing).free
-        yield GaugeMetricFamily("dare_disk_free_bytes", "Free below DARE_HOME.", value=free)
-        least = self._settings.limits.free_disk_bytes
-        yield GaugeMetricFamily("dare_disk_least_bytes", "Below this no run starts.", value=least)
+            self._answered_at = float("-inf")
+        up = GaugeMetricFamily("dare_database_up", "1 while the database answers.", value=bool(found))
+        self._figures = (up, *found, *_disk(self._settings))
+
+    @property
+    def are_current(self) -> bool:
+        """The database has answered lately."""
+        return time.monotonic() - self._answered_at < STALE_SECONDS
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is depends on the rows."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """What was read last."""
+        return self._figures
+
+    def text(self) -> bytes:
+        """Read, and write down as Prometheus wants it."""
+        self.read()
+        return generate_latest(self.registry)
+
+
+def _disk(settings: Settings) -> Iterator[Metric]:
+    existing = next(folder for folder in (settings.home, *settings.home.parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
+    yield GaugeMetricFamily("dare_disk_free_bytes", "Free below DARE_HOME.", value=free)
+    least = settings.limits.free_disk_bytes
+    yield GaugeMetricFamily("dare_disk_least_bytes", "Below this no run starts.", value=least)
 
 
 def _read(session: Session, lease_seconds: float) -> Iterator[Metric]:
@@ -105,10 +112,34 @@ def _read(session: Session, lease_seconds: float) -> Iterator[Metric]:
     yield GaugeMetricFamily("dare_artifact_bytes", "Their bytes.", value=float(size))
 
 
-def claimed_last(session: Session) -> dict[str, float]:
-    """When somebody last took a run of each queue."""
+@dataclass(frozen=True)
+class Waiting:
+    """The runs of one queue that could start now."""
+
+    queue: str
+    runs: int
+    seconds: float
+    """For how long the first of them could have started."""
+    quiet_seconds: float
+    """For how long that has been so without anybody taking a run of this queue."""
+
+    @property
+    def unserved(self) -> bool:
+        """It looks as if nobody will."""
+        return self.quiet_seconds > UNSERVED_SECONDS
+
+
+def waiting_runs(session: Session, at: float) -> list[Waiting]:
+    """By queue. A run that is tried again waits from the end of its back-off on."""
     began = select(Run.queue, func.max(Attempt.started_at).label("at")).join(Attempt, Attempt.run_id == Run.id)
-    return {row.queue: row.at for row in session.execute(began.group_by(Run.queue))}
+    claimed = {row.queue: row.at for row in session.execute(began.group_by(Run.queue))}
+    queued = func.coalesce(Run.enqueued_at, Run.created_at)
+    since = func.min(case((Run.not_before > queued, Run.not_before), else_=queued))
+    ready = select(Run.queue, func.count(), since).where(Run.state == "queued", Run.not_before <= at)
+    return [
+        Waiting(queue, runs, max(0.0, at - first), max(0.0, at - max(first, claimed.get(queue, 0.0))))
+        for queue, runs, first in session.execute(ready.group_by(Run.queue).order_by(Run.queue))
+    ]
 
 
 def _runs(session: Session, at: float) -> Iterator[Metric]:
@@ -117,20 +148,17 @@ def _runs(session: Session, at: float) -> Iterator[Metric]:
     for state, kind, queue, count in session.execute(counted):
         runs.add_metric((state, kind, _family(queue)), count)
     yield runs
-    ready = (Run.state == "queued", Run.not_before <= at)
-    waits = select(Run.queue, func.count(), func.min(func.coalesce(Run.enqueued_at, Run.created_at)))
-    waiting = GaugeMetricFamily("dare_queue_ready", "Queued runs that could start.", labels=("family",))
+    ready = GaugeMetricFamily("dare_queue_ready", "Queued runs that could start.", labels=("family",))
     oldest = GaugeMetricFamily("dare_queue_oldest_seconds", "How long the first has waited.", labels=("family",))
     unserved = GaugeMetricFamily(
         "dare_queue_unserved", "1: a run could start, and for two minutes nobody claimed from here.", labels=("family",)
     )
-    last = claimed_last(session)
-    for queue, count, since in session.execute(waits.where(*ready).group_by(Run.queue)):
-        waiting.add_metric((_family(queue),), count)
-        oldest.add_metric((_family(queue),), max(0.0, at - since))
-        quiet = min(at - since, at - last.get(queue, 0.0))
-        unserved.add_metric((_family(queue),), int(quiet > UNSERVED_SECONDS))
-    yield from (waiting, oldest, unserved)
+    for waiting in waiting_runs(session, at):
+        family = (_family(waiting.queue),)
+        ready.add_metric(family, waiting.runs)
+        oldest.add_metric(family, waiting.seconds)
+        unserved.add_metric(family, waiting.unserved)
+    yield from (ready, oldest, unserved)
     held = select(func.count(), func.min(Run.lease_expires_at)).where(Run.state.in_(ACTIVE))
     count, first = session.execute(held).one()
     yield GaugeMetricFamily("dare_leases", "Runs that a worker holds.", value=count)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -75,10 +75,15 @@ def assemble(track: Track, backbone: str, facts: BoardFacts, made_at: float) -> 
     return replace(made, digest=digest_of(made))
 
 
+def canonical(board: Board) -> str:
+    """Everything shown except when it was made, as the one JSON text that is hashed."""
+    content = {key: value for key, value in vars(board).items() if key not in ("made_at", "digest")}
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, default=vars)
+
+
 def digest_of(board: Board) -> str:
-    """SHA-256 of everything shown except when it was made: an unchanged board keeps its hash."""
-    content = {key: value for key, value in asdict(board).items() if key not in ("made_at", "digest")}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    """SHA-256 of what is shown: an unchanged board keeps its hash."""
+    return hashlib.sha256(canonical(board).encode()).hexdigest()
 
 
 def latest_of_each_name(entries: Sequence[EntryFacts]) -> list[EntryFacts]:

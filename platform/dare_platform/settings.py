@@ -65,6 +65,15 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Quota:
+    """What one account may ask for. None is no limit; an account's own columns go before these."""
+
+    entries_per_day: int | None = None
+    device_hours_per_week: float | None = None
+    """Above it nothing new is submitted; what runs goes on."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Effective settings of this process."""
 
@@ -99,6 +108,13 @@ class Settings:
     sign_in: Literal["local", "oidc"] = "local"
     """`local`: whoever reaches this machine's loopback is the local account. `oidc`: people sign in."""
     retention: Retention = field(default_factory=Retention)
+    quota: Quota = field(default_factory=Quota)
+    admins: tuple[tuple[str, str], ...] = ()
+    """Issuer and subject of those who become admins when they sign in."""
+    metrics_port: int | None = None
+    """Where the housekeeper answers a Prometheus server; None: nowhere."""
+    metrics_host: str = "127.0.0.1"
+    """On which of its addresses; whoever reaches it may read."""
 
     @property
     def heartbeat_seconds(self) -> float:
@@ -146,6 +162,13 @@ class Settings:
                 job_directories_days=_positive_or_none(env, "DARE_KEEP_JOB_DIRECTORIES_DAYS"),
                 logs_days=_positive_or_none(env, "DARE_KEEP_LOGS_DAYS"),
             ),
+            metrics_port=_port(env, "DARE_METRICS_PORT"),
+            metrics_host=env.get("DARE_METRICS_HOST") or "127.0.0.1",
+            quota=Quota(
+                entries_per_day=_count_or_none(env, "DARE_QUOTA_ENTRIES_PER_DAY"),
+                device_hours_per_week=_positive_or_none(env, "DARE_QUOTA_DEVICE_HOURS_PER_WEEK"),
+            ),
+            admins=_admins(env.get("DARE_ADMINS") or ""),
         )
 
 
@@ -223,6 +246,17 @@ def _sign_in(text: str | None) -> Literal["local", "oidc"]:
     raise SettingsError(f"DARE_SIGN_IN is {text!r}; it must be local or oidc")
 
 
+def _admins(text: str) -> tuple[tuple[str, str], ...]:
+    """`https://issuer.example 1234,https://issuer.example 5678`."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        issuer, _, subject = part.partition(" ")
+        if not subject.strip():
+            raise SettingsError(f"DARE_ADMINS has {part!r}; write ISSUER SUBJECT, as the account page shows them")
+        found.append((issuer, subject.strip()))
+    return tuple(found)
+
+
 def _database_url(text: str | None, home: Path) -> str:
     if not text:
         return f"sqlite:///{home / 'dare.sqlite'}"
@@ -269,3 +303,19 @@ def _positive(env: Mapping[str, str], name: str, default: float) -> float:
 
 def _positive_or_none(env: Mapping[str, str], name: str) -> float | None:
     return _positive(env, name, 1.0) if env.get(name) else None
+
+
+def _count_or_none(env: Mapping[str, str], name: str) -> int | None:
+    value = _positive_or_none(env, name)
+    if value is not None and value != int(value):
+        raise SettingsError(f"{name} is {env[name]!r}; it must be a whole number")
+    return None if value is None else int(value)
+
+
+def _port(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if not text:
+        return None
+    if not (text.isdecimal() and 0 < int(text) < 65536):
+        raise SettingsError(f"{name} is {text!r}; it must be a port, 1 to 65535, or unset")
+    return int(text)

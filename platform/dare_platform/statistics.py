@@ -8,11 +8,12 @@ covers what it promises, and is as wide as that takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
 from dare_platform.board import Estimate
@@ -20,6 +21,8 @@ from dare_platform.board import Estimate
 LEVEL = 0.95
 ALPHA = 1 - LEVEL
 MINUS = "\u2212"
+
+Floats = npt.NDArray[np.float64]
 
 
 class TooFewValuesError(ValueError):
@@ -30,12 +33,18 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
     """Mean of seed means with the half-width of its t interval; one seed has a mean and no interval."""
     if not values:
         raise TooFewValuesError("there is no mean of no seeds")
-    array = np.asarray(values, dtype=np.float64)
+    seeds = len(values)  # a few: plain floats are faster than an array
+    mean = float(sum(values) / seeds)
     half_width = None
-    if len(array) > 1:
-        quantile = float(stdtrit(len(array) - 1, (1 + level) / 2))
-        half_width = quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
-    return Estimate(value=float(array.mean()), half_width=half_width, seeds=len(array))
+    if seeds > 1:
+        deviation = math.sqrt(sum((value - mean) * (value - mean) for value in values) / (seeds - 1))
+        half_width = _quantile(seeds - 1, (1 + level) / 2) * deviation / math.sqrt(seeds)
+    return Estimate(value=mean, half_width=half_width, seeds=seeds)
+
+
+@cache
+def _quantile(freedom: int, probability: float) -> float:
+    return float(stdtrit(freedom, probability))
 
 
 def differences(values: Mapping[int, float], reference: Mapping[int, float]) -> dict[int, float]:
@@ -52,86 +61,104 @@ def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
     """Two-sided p of equal means, from differences seed by seed."""
     if len(a) != len(b) or len(a) < 2:
         raise TooFewValuesError(f"a paired test needs two pairs or more; given: {len(a)} and {len(b)} values")
-    difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    return _two_sided(float(difference.mean()), float(difference.var(ddof=1)) / len(difference), len(difference) - 1)
+    paired = _samples([np.subtract(a, b)])
+    return float(_two_sided(paired.mean, paired.variance, paired.seeds - 1)[0])
 
 
 def welch_p(a: Sequence[float], b: Sequence[float]) -> float:
     """Two-sided p of equal means for two samples of seeds with variances of their own."""
-    return _two_sided(*_welch(a, b))
+    return float(_two_sided(*_welch(*_two_samples(a, b)))[0])
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
     """Welch's interval of mean(a) - mean(b)."""
-    difference, variance, freedom = _welch(a, b)
+    difference, variance, freedom = (float(one[0]) for one in _welch(*_two_samples(a, b)))
     half = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
     return difference - half, difference + half
 
 
-def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
-    """Difference of the means, its variance, and the degrees of freedom after Welch and Satterthwaite."""
+class _Samples(NamedTuple):
+    """Samples of seeds, one or many: what the tests know of each."""
+
+    mean: Floats
+    variance: Floats
+    """Of the mean; 0 for one seed, which has none."""
+    seeds: Floats
+
+
+def _samples(values: Iterable[Sequence[float] | Floats]) -> _Samples:
+    arrays = [np.asarray(one, dtype=np.float64) for one in values]
+    return _Samples(
+        mean=np.array([one.mean() for one in arrays]),
+        variance=np.array([one.var(ddof=1) / len(one) if len(one) > 1 else 0.0 for one in arrays]),
+        seeds=np.array([len(one) for one in arrays], dtype=np.float64),
+    )
+
+
+def _two_samples(a: Sequence[float], b: Sequence[float]) -> tuple[_Samples, _Samples]:
     if len(a) < 2 or len(b) < 2:
         raise TooFewValuesError(f"Welch's test needs two seeds a side; given: {len(a)} and {len(b)}")
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    share_a, share_b = float(first.var(ddof=1)) / len(a), float(second.var(ddof=1)) / len(b)
-    weights = share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1)
-    freedom = (share_a + share_b) ** 2 / weights if weights else len(a) + len(b) - 2
-    return float(first.mean() - second.mean()), share_a + share_b, freedom
+    return _samples([a]), _samples([b])
 
 
-def _two_sided(mean: float, variance_of_mean: float, freedom: float) -> float:
+def _welch(a: _Samples, b: _Samples) -> tuple[Floats, Floats, Floats]:
+    """Differences of the means, their variances, and the degrees of freedom after Welch and Satterthwaite."""
+    variance = a.variance + b.variance
+    weights = sum(one.variance**2 / np.maximum(one.seeds - 1, 1) for one in (a, b))
+    freedom = np.divide(variance**2, weights, out=a.seeds + b.seeds - 2, where=weights > 0)
+    return a.mean - b.mean, variance, freedom
+
+
+def _two_sided(mean: Floats, variance_of_mean: Floats, freedom: Floats) -> Floats:
     """Without any spread the test has its limit: certain when the means differ, nothing to see when they do not."""
-    if variance_of_mean == 0:
-        return 1.0 if mean == 0 else 0.0
-    return float(2 * stdtr(freedom, -abs(mean) / math.sqrt(variance_of_mean)))
+    certain = variance_of_mean == 0
+    p = 2 * stdtr(freedom, -np.abs(mean) / np.sqrt(np.where(certain, 1, variance_of_mean)))
+    return np.where(certain, mean == 0, p)
 
 
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+def holm(p_values: Sequence[float] | Floats) -> Floats:
     """Adjusted p-values that keep the chance of any false finding among all of them below the level."""
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for position, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[index]))
-        adjusted[index] = largest
-    return tuple(adjusted)
+    raw = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(raw, kind="stable")
+    left = np.arange(len(raw), 0, -1)
+    adjusted = np.empty_like(raw)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1, left * raw[order]))
+    return adjusted
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Whether a beats b: p after Holm over all pairs of the board, and the sign of the difference."""
+class Pairs(NamedTuple):
+    """Every entry (row) against every other (column)."""
 
-    difference: float
-    p: float
+    difference: Floats
+    p: Floats
+    """After Holm over all pairs; 1 of an entry against itself."""
 
     @property
-    def separated(self) -> bool:
+    def separated(self) -> npt.NDArray[np.bool_]:
         """The difference is significant at 5 % among all comparisons of the board."""
         return self.p < ALPHA
 
 
-def all_pairs(entries: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Comparison]:
+def all_pairs(entries: Sequence[Sequence[float]]) -> Pairs:
     """Welch's test between any two entries, adjusted over all pairs. An entry with one seed is never separated."""
-    names = list(entries)
-    pairs = [(a, b) for index, a in enumerate(names) for b in names[index + 1 :]]
-    raw = [welch_p(entries[a], entries[b]) if min(len(entries[a]), len(entries[b])) > 1 else 1.0 for a, b in pairs]
-    found: dict[tuple[str, str], Comparison] = {}
-    for (a, b), p in zip(pairs, holm(raw), strict=True):
-        difference = float(np.mean(entries[a]) - np.mean(entries[b]))
-        found[a, b], found[b, a] = Comparison(difference, p), Comparison(-difference, p)
-    return found
+    every = _samples(entries)
+    first, second = np.triu_indices(len(entries), k=1)
+    a, b = (_Samples(*(values[side] for values in every)) for side in (first, second))
+    raw = np.where(np.minimum(a.seeds, b.seeds) > 1, _two_sided(*_welch(a, b)), 1)
+    p = np.ones((len(entries), len(entries)))
+    p[first, second] = p[second, first] = holm(raw)
+    return Pairs(difference=every.mean[:, None] - every.mean, p=p)
 
 
 def rank_ranges(entries: Mapping[str, Sequence[float]]) -> dict[str, tuple[int, int]]:
     """From 1 + how many are significantly better to how many are not significantly worse."""
-    compared = all_pairs(entries)
-    ranges = {}
-    for name in entries:
-        against = [compared[name, other] for other in entries if other != name]
-        better = sum(one.separated and one.difference < 0 for one in against)
-        worse = sum(one.separated and one.difference > 0 for one in against)
-        ranges[name] = (1 + better, len(entries) - worse)
-    return ranges
+    compared = all_pairs(list(entries.values()))
+    better = (compared.separated & (compared.difference < 0)).sum(axis=1)
+    worse = (compared.separated & (compared.difference > 0)).sum(axis=1)
+    return {
+        name: (1 + int(above), len(entries) - int(below))
+        for name, above, below in zip(entries, better, worse, strict=True)
+    }
 
 
 def standard_error(outcomes: Sequence[float], clusters: Sequence[str | None] | None = None) -> float | None:

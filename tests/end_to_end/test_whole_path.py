@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from small import BACKBONE, EXAMPLE, alive, built_in, home_with, leftovers, runs_of, small_track, submit, uploaded
 from sqlalchemy import func, select
 
@@ -16,6 +17,7 @@ from dare_platform.rankings import board
 from dare_platform.worker import Worker
 
 
+@pytest.mark.full
 def test_three_entries_go_the_whole_way_to_measured_rows_and_submitting_them_again_doubles_nothing(
     tmp_path: Path,
 ) -> None:

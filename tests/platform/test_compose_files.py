@@ -55,6 +55,16 @@ def test_no_secret_has_a_default_and_no_image_is_the_latest() -> None:
         yaml.safe_load(text)
 
 
+def test_the_site_alone_is_published_and_metrics_are_for_the_inside() -> None:
+    services = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())["services"]
+    assert [name for name, service in services.items() if "ports" in service] == ["web"]
+    control = services["control"]
+    (inside,) = (name for name, how in control["networks"].items() if "aliases" in how)
+    assert inside == "inside"
+    assert control["environment"]["DARE_METRICS_HOST"] in control["networks"][inside]["aliases"]
+    assert control["environment"]["DARE_METRICS_PORT"] == "9464"
+
+
 def test_the_example_names_what_compose_reads_with_the_defaults_it_has() -> None:
     example = (REPOSITORY / ".env.example").read_text()
     shown = dict(re.findall(r"^# (\w+)=(.*)$", example, re.MULTILINE))

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from toy_runner import ITEMS, SHA, WEIGHTS, files_of_evaluation, scores, work, write_result
+from toy_runner import ITEMS, PROVENANCE, SHA, USAGE, WEIGHTS, files_of_evaluation, scores, work, write_result
 from world import World, add_train_run, add_worker, build, evaluate_job, train_job
 
 from dare.spec import BackboneRef, JobSpec
@@ -37,7 +37,9 @@ from dare_platform.supervisor import disk_verdict
 
 WORLD = World("", "", "", BackboneRef(name="b", family="llada", revision="r", weights_sha256="", tokenizer_sha256=""))
 TRAIN, EVALUATE = train_job(WORLD), evaluate_job(WORLD)
-GIVEN: dict[str, Any] = {"kind": "train", "outcome": "succeeded", "message": "Done."}
+GIVEN: dict[str, Any] = {
+    "kind": "train", "outcome": "succeeded", "message": "Done.", "usage": USAGE, "provenance": PROVENANCE,
+}  # fmt: skip
 MODEL = "model/model.safetensors"
 
 

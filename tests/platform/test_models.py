@@ -24,6 +24,7 @@ from dare_platform.models import (
     QuotaLedger,
     Result,
     Run,
+    Snapshot,
     ScoreItem,
     TaskVersion,
 )
@@ -120,6 +121,8 @@ def test_immutable_tables_refuse_change_and_removal(database: Database) -> None:
         session.add(result_row(world, run_id, token))
         session.add(AuditLog(at=now(session), action="test", subject="test"))
         session.add(QuotaLedger(account_id="local", kind="entries", amount=1, at=now(session), note="test"))
+        kept = {"made_at": now(session), "board_json": "{}", "runs_json": "[]", "inputs_sha256": "0" * 64}
+        session.add(Snapshot(sha256="0" * 64, track_version_id=world.track, backbone="b", **kept))
     for table in IMMUTABLE:
         with database.read() as session:
             columns = session.execute(text(f"SELECT * FROM {table}")).first()

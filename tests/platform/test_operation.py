@@ -73,6 +73,25 @@ def test_a_queue_that_nobody_serves_is_an_alarm(settings: Settings, database: Da
     assert figure(served, "dare_leases") == 1
 
 
+def test_a_run_that_is_tried_again_waits_from_the_end_of_its_pause_on(settings: Settings, database: Database) -> None:
+    """It was queued an hour ago, and nobody has claimed from its queue since."""
+    with database.write() as session:
+        add_train_run(session, build(session))
+        at = now(session)
+
+    def pausing_until(seconds: float) -> str:
+        with database.write() as session:
+            session.execute(update(Run).values(enqueued_at=at - 3600, not_before=at + seconds))
+        return Metrics(settings, database).text().decode()
+
+    assert "dare_queue_ready{" not in pausing_until(300)
+    due = pausing_until(-1)
+    assert figure(due, 'dare_queue_ready{family="llada"}') == 1
+    assert 1 <= figure(due, 'dare_queue_oldest_seconds{family="llada"}') < 100
+    assert figure(due, 'dare_queue_unserved{family="llada"}') == 0
+    assert figure(pausing_until(-130), 'dare_queue_unserved{family="llada"}') == 1
+
+
 def test_a_database_that_is_away_is_a_figure_and_not_an_error(sqlite_settings: Settings) -> None:
     nowhere = "postgresql+psycopg://nobody@127.0.0.1:9/none?connect_timeout=2"
     with Database(nowhere) as database:
