@@ -13,7 +13,7 @@ INSTALL_TORCH = $(PIP) install --quiet $(TORCH) $(if $(TORCH_INDEX),--index-url 
 # The tests beside conftest.py are the runner's; what names the platform is not installed in the second environment.
 RUNNER_TESTS = $(shell grep -L dare_platform tests/test_*.py)
 .DEFAULT_GOAL := help
-.PHONY: help install develop demo up down logs backup restore images locks check coverage models test services docs study \
+.PHONY: help install develop demo up down logs backup restore images locks check coverage models test services docs study study-faults \
   bench bench-attention bench-decode bench-train bench-eval bench-platform clean
 
 help: ## list these targets
@@ -96,8 +96,13 @@ bench-eval: .venv/.developing ## judges, sandbox and OpenCompass beside generati
 bench-platform: .venv/.developing ## the platform under load: three minutes
 	$(BIN)/python -m benchmarks.platform
 
+study-faults: .venv/.developing services ## what is killed, cut off and full costs nothing, with its page: a quarter of an hour
+	$(BIN)/python -m studies.faults
+	$(BIN)/python -m studies.chaos --runs 200 --workers 6 --seed 0
+
 study: .venv/.developing ## does every method learn, over seeds, beside a control: an hour; continues where it stopped
 	$(BIN)/python -m studies.learning
+	$(MAKE) study-faults
 
 docs: .venv/.developing ## write what is generated in docs
 	$(BIN)/python -m dare.algorithm_pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from dare_platform.errors import SettingsError
 from dare_platform.structured_logs import set_up
@@ -18,6 +19,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         set_up("site")
+        sys.stderr.write(f"The site: http://{given.address}:{given.port}\n")
         serve(given.port, given.address, given.published)
     except SettingsError as error:
         parser.exit(2, f"leaderboard: {error}\n")

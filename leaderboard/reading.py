@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 from sqlalchemy.exc import OperationalError
 
+from dare_platform import host
 from dare_platform.database import Database, open_database
 from dare_platform.errors import DatabaseLockedError, SchemaError
 from dare_platform.settings import Settings
@@ -99,7 +100,7 @@ def query_value(name: str) -> str:
 
 def is_loopback() -> bool:
     """Whether only this machine reaches the site. Not knowing counts as no."""
-    return serving.is_loopback(os.environ.get(serving.ADDRESS_VARIABLE, ""))
+    return host.is_loopback(os.environ.get(serving.ADDRESS_VARIABLE, ""))
 
 
 def takes_files() -> bool:

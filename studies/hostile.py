@@ -88,7 +88,7 @@ REST = """## Tried elsewhere
 
 def page(rows: Sequence[dict[str, str]]) -> str:
     """The whole study."""
-    parts = [INTRODUCTION.format(**_facts())]
+    parts = [INTRODUCTION.format(**machine())]
     for kind, (title, sentence, column) in SECTIONS.items():
         mine = sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["case"])
         if not mine:
@@ -118,7 +118,8 @@ def _grouped(parts: Sequence[str]) -> str:
     return "; ".join(f"{how}: {', '.join(whats)}" if whats else how for how, whats in alike.items())
 
 
-def _facts() -> dict[str, object]:
+def machine() -> dict[str, object]:
+    """Where and when this was run, for the head of a page."""
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     cores = len(re.findall(r"^processor", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
     return {

@@ -18,6 +18,7 @@ from dare_platform.models import (
     Entry,
     Run,
 )
+from dare_platform.quotas import give_back
 
 
 def conclude_check(session: Session, run_id: str, *, passed: bool, message: str, log: str) -> None:
@@ -38,6 +39,7 @@ def conclude_check(session: Session, run_id: str, *, passed: bool, message: str,
         others = select(Run.id).where(Run.entry_id == run.entry_id, Run.id != run_id, Run.state.not_in(FINISHED))
         for other in session.execute(others.order_by(Run.id)).scalars().all():
             cancel(session, other, actor=f"run {run_id}")
+        give_back(session, run.entry_id, "rejected by its check")
         return
     waiting = select(Run.id).where(Run.entry_id == run.entry_id, Run.kind == "check", Run.state != "succeeded")
     if session.execute(waiting).first() is None:

@@ -41,7 +41,8 @@ from dare_platform.errors import DatabaseLockedError, NaiveTimeError, SchemaErro
 from dare_platform.settings import Settings
 
 LOCK_WAIT_SECONDS = 30.0
-MIGRATION_LOCK = 0x64617265  # "dare": the key of PostgreSQL's advisory lock
+MIGRATION_LOCK = 0x64617265  # "dare": the keys of PostgreSQL's advisory locks
+INTAKE_LOCK = MIGRATION_LOCK + 1
 
 metadata = MetaData(
     naming_convention={
@@ -96,6 +97,13 @@ def _postgresql_now(_element: epoch_now, _compiler: Any, **_: Any) -> str:
 def now(session: Session) -> float:
     """The database's clock, in epoch seconds."""
     return float(session.execute(select(epoch_now())).scalar_one())
+
+
+def wait_for_intake(session: Session) -> None:
+    """Until the end of its transaction nobody else passes here: who looks whether something is there and writes it when
+    it is not must not do so beside another. Writers of SQLite wait for each other anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": INTAKE_LOCK})
 
 
 class Database:

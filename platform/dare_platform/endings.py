@@ -25,6 +25,8 @@ from dare_platform.models import (
     Run,
     Usage,
 )
+from dare_platform.quotas import charge_attempt, give_back_unseen
+from dare_platform.quotas import give_back as give_back_quota
 from dare_platform.states import CAUSES, announce, move, record
 
 FIRST_BACK_OFF_SECONDS = 5.0
@@ -124,6 +126,8 @@ def fail(
     ):
         return None
     release_dependants(session, run_id)
+    if not rule.charged and cause != "dependency":  # a run behind another one is lost for that one's reason
+        give_back_quota(session, _entry_of(session, run_id), f"lost: {cause}")
     return "failed"
 
 
@@ -168,7 +172,12 @@ def _end_as_cancelled(session: Session, run_id: str, actor: str, token: int | No
     if not move(session, run_id, "cancelled", actor=actor, token=token):
         return False
     release_dependants(session, run_id)
+    give_back_unseen(session, _entry_of(session, run_id))
     return True
+
+
+def _entry_of(session: Session, run_id: str) -> str:
+    return session.execute(select(Run.entry_id).where(Run.id == run_id)).scalar_one()
 
 
 def _holds(session: Session, run_id: str, token: int) -> bool:
@@ -181,7 +190,8 @@ def close_attempt(
 ) -> None:
     """Write how an attempt ended, and let go of its device. An attempt ends once.
 
-    One without a result of its runner costs the time that passed; who asked for its end pays for it.
+    One without a result of its runner costs the time that passed; who asked for its end pays for it, unless it was
+    the check, which is free.
     """
     at = now(session)
     leased = update(GpuLease).where(GpuLease.run_id == run_id, GpuLease.token == token, GpuLease.released_at.is_(None))
@@ -194,9 +204,12 @@ def close_attempt(
         .execution_options(synchronize_session=False)
     ).scalar_one_or_none()
     if closed is not None and outcome in ("lost", "returned", "cancelled"):
-        charged = outcome == "cancelled"
-        session.add(Usage(run_id=run_id, token=token, wall_seconds=max(0.0, closed), charged=charged))
+        kind = session.execute(select(Run.kind).where(Run.id == run_id)).scalar_one()
+        charged = outcome == "cancelled" and kind != "check"
+        cost = Usage(run_id=run_id, token=token, wall_seconds=max(0.0, closed), charged=charged)
+        session.add(cost)
         session.flush()
+        charge_attempt(session, cost)
 
 
 def release_dependants(session: Session, run_id: str) -> list[str]:

@@ -19,7 +19,7 @@ from dare.catalog import BackboneRecord, backbones
 from dare.source.problems import Problem
 from dare.spec import AlgorithmSpec, CheckSpec, JobSpec
 from dare_platform import endings
-from dare_platform.database import now
+from dare_platform.database import now, wait_for_intake
 from dare_platform.entry_rows import (
     RefusedError,
     algorithm_row,
@@ -48,7 +48,9 @@ from dare_platform.models import (
     TrackVersion,
     Visibility,
 )
+from dare_platform.quotas import NO_QUOTA, charge_entry
 from dare_platform.rescoring import score_job, without_programs
+from dare_platform.settings import Quota
 from dare_platform.tracks import Track
 from dare_platform.uploads import UNTOUCHED, Submission, UploadReport, kind_of, read_builtin, read_upload
 from dare_platform.viewer import NotAllowedError, Viewer
@@ -79,13 +81,16 @@ def submit(
     submission: Submission,
     idempotency_key: str,
     visibility: Visibility = "public",
+    quota: Quota = NO_QUOTA,
 ) -> Submitted:
     """Write an entry and queue its runs. The same key, or identical content, leads to the entry that is there.
 
     Raises RefusedError when the name belongs to another algorithm or the key to other content, NotAllowedError when
-    the viewer may not submit, RegistryError when the track is not registered.
+    the viewer may not submit, RegistryError when the track is not registered, QuotaError when nothing is left: the
+    transaction must then be given up.
     """
     account_id = _account(viewer)
+    wait_for_intake(session)
     again = session.execute(
         select(Entry).where(Entry.submitted_by == account_id, Entry.idempotency_key == idempotency_key)
     ).scalar_one_or_none()
@@ -93,7 +98,7 @@ def submit(
     if again is not None and _content_of(session, again) != submission.content_sha256:
         raise _key_is_used(again)
     if again is not None:
-        return _completed(session, viewer, again, submission, revisions)
+        return _completed(session, viewer, again, submission, revisions, quota)
     track = track_row(session, submission.track)
     algorithm = algorithm_row(session, account_id, submission)
     if is_taken(session, track.id, submission.name, algorithm.id if algorithm else None, account_id):
@@ -102,9 +107,11 @@ def submit(
     version = version_row(session, algorithm, submission) if algorithm is not None else None
     same = same_content(session, version, track, set(revisions.values()), account_id)
     if same is not None:
-        return _completed(session, viewer, same, submission, revisions)
+        return _completed(session, viewer, same, submission, revisions, quota)
     seen_by: Visibility = "public" if submission.kind == "reference" else visibility
-    return _write(session, account_id, submission, idempotency_key, track, version, revisions, visibility=seen_by)
+    made = _write(session, account_id, submission, idempotency_key, track, version, revisions, visibility=seen_by)
+    charge_entry(session, quota, account_id, made.entry_id)
+    return made
 
 
 def _write(
@@ -149,7 +156,7 @@ def _content_of(session: Session, entry: Entry) -> str | None:
 
 
 def _completed(
-    session: Session, viewer: Viewer, entry: Entry, submission: Submission, revisions: Mapping[str, str]
+    session: Session, viewer: Viewer, entry: Entry, submission: Submission, revisions: Mapping[str, str], quota: Quota
 ) -> Submitted:
     """The entry that is there. Its author's first look with one seed grows into all; nobody else's entry grows."""
     if not (viewer.is_owner(entry) or viewer.may("operate")):
@@ -165,6 +172,8 @@ def _completed(
                 after = checked_by.get(f"family_{record.family}")
                 _add_work(session, entry, submission, record, revision, seed, after)
                 added += 1
+    if added and viewer.is_owner(entry):
+        charge_entry(session, quota, entry.submitted_by, entry.id)  # unless it still is: it may have been given back
     text = _identical(entry) + (f" {added} {'seed was' if added == 1 else 'seeds were'} added to it." if added else "")
     return Submitted(entry.id, created=False, runs=added, sentence=text)
 
@@ -317,13 +326,15 @@ def retry(
     id: str,
     idempotency_key: str,
     catalog: Mapping[str, BackboneRecord] | None = None,
+    quota: Quota = NO_QUOTA,
 ) -> Submitted:
     """Ask for an ended entry again, named by its id or that of one of its runs: a new try with every run anew.
 
     A finished run never changes. The whole entry is done again, so that all its seeds come from the same software. It
-    stays its author's, whoever asks.
+    stays its author's, whoever asks, and is charged when the author does.
     """
     entry = _own(session, viewer, id)
+    wait_for_intake(session)
     again = session.execute(
         select(Entry).where(Entry.submitted_by == entry.submitted_by, Entry.idempotency_key == idempotency_key)
     ).scalar_one_or_none()
@@ -341,7 +352,7 @@ def retry(
     track = track_row(session, submission.track)
     revisions = {record.name: revision_id(session, record) for record in submission.backbones}
     version = session.get(AlgorithmVersion, entry.algorithm_version_id) if entry.algorithm_version_id else None
-    return _write(
+    made = _write(
         session,
         entry.submitted_by,
         submission,
@@ -352,6 +363,9 @@ def retry(
         rerun_of=entry.id,
         visibility=entry.visibility,
     )
+    if viewer.is_owner(entry):
+        charge_entry(session, quota, entry.submitted_by, made.entry_id)
+    return made
 
 
 def _submission_of(session: Session, entry: Entry, catalog: Mapping[str, BackboneRecord]) -> Submission:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import socket
@@ -61,3 +62,13 @@ def source_revision() -> str | None:
     packed = git / "packed-refs"
     lines = packed.read_text().splitlines() if packed.is_file() else []
     return next((line.split()[0] for line in lines if line.endswith(f" {ref}")), None)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -145,12 +146,12 @@ class OneAttempt:
         for earlier in self._launcher.list_own():  # a dead worker may have left its process on this host
             if earlier.run_id == claim.run_id and earlier.token != claim.job_token:
                 self._launcher.remove(earlier.name)
-        if not self._commit(lambda s: move(s, claim.run_id, "preparing", actor=claim.actor, token=claim.token)):
+        if not self._commit(lambda s: self._reach(s, "preparing")):
             return "lost"
-        with self._database.read() as session:
-            weights = weights_for(session, claim)
-            answers = answers_for(session, self._settings, claim)
-        directory = write_job_directory(self._settings, claim, weights, answers)
+        given = self._ask(lambda s: (weights_for(s, claim), answers_for(s, self._settings, claim)))
+        if given is None:
+            return "lost"
+        directory = write_job_directory(self._settings, claim, *given)
         status = self._status()
         if status == "lost":  # copying took longer than the lease
             return "lost"
@@ -299,8 +300,9 @@ class OneAttempt:
     def _succeed(self, directory: Path, result: Result, report: ProcessReport) -> End:
         claim = self._claim
         try:
-            with self._database.read() as session:
-                items = items_of(session, claim.job)
+            items = self._ask(lambda s: items_of(s, claim.job))
+            if items is None:
+                return "lost"
             outputs = read_outputs(directory, claim.job, result, items, self._settings.limits.directory_bytes)
             store_artifacts(self._settings, directory, outputs.artifacts)
             ended = self._commit(lambda s: finish(s, claim.run_id, claim.token, outputs, report, actor=claim.actor))
@@ -349,10 +351,22 @@ class OneAttempt:
         return ended or "lost"
 
     def _commit(self, work: Callable[[Session], T]) -> T | None:
-        """One transaction, repeated while the database is away and the lease is ours. None: it is not any more."""
+        """One transaction, repeated while the database is away and the lease is ours. None: it is not any more.
+
+        It may have been committed when its answer was lost, so `work` must find done what it did.
+        """
+        return self._patiently(self._database.write, work)
+
+    def _ask(self, work: Callable[[Session], T]) -> T | None:
+        """The same for what only reads."""
+        return self._patiently(self._database.read, work)
+
+    def _patiently(
+        self, transaction: Callable[[], AbstractContextManager[Session]], work: Callable[[Session], T]
+    ) -> T | None:
         while self._beat.status != "lost":
             try:
-                with self._database.write() as session:
+                with transaction() as session:
                     return work(session)
             except (DatabaseLockedError, OperationalError) as error:
                 log.warning("run %s waits for the database: %s", self._claim.run_id, error)

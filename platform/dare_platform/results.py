@@ -22,7 +22,7 @@ from dare_platform.answers import output_sha256
 from dare_platform.artifact_store import artifact_store, storage_key
 from dare_platform.checks import conclude_check
 from dare_platform.database import now
-from dare_platform.endings import close_attempt, fail, release_dependants, tail
+from dare_platform.endings import close_attempt, end_cancelled, fail, release_dependants, tail
 from dare_platform.errors import RegistryError
 from dare_platform.ids import new_id
 from dare_platform.inside import plain_text
@@ -38,6 +38,7 @@ from dare_platform.models import (
     Usage,
 )
 from dare_platform.outputs import FoundArtifact, Outputs, protocols_of
+from dare_platform.quotas import charge_attempt
 from dare_platform.scores import Answered, insert_rows, parts, take_scores
 from dare_platform.settings import Settings
 from dare_platform.states import CAUSES, move
@@ -93,9 +94,7 @@ def finish(
     if run.lease_token != token or run.state != "finalizing":
         return None
     if run.cancel_requested_at is not None:  # the wish was recorded first
-        close_attempt(session, run_id, token, "cancelled")
-        move(session, run_id, "cancelled", actor=actor, token=token)
-        release_dependants(session, run_id)
+        end_cancelled(session, run_id, token, actor)
         return "cancelled"
     job = JobSpec.model_validate_json(run.job_json)
     charged = job.kind != "check"
@@ -161,8 +160,10 @@ def _write_usage(session: Session, run_id: str, token: int, measured: Measured, 
         select(Attempt.started_at).where(Attempt.run_id == run_id, Attempt.token == token)
     ).scalar_one()
     wall = max(0.0, now(session) - started)
-    session.add(Usage(run_id=run_id, token=token, wall_seconds=wall, charged=charged, **measured.model_dump()))
+    cost = Usage(run_id=run_id, token=token, wall_seconds=wall, charged=charged, **measured.model_dump())
+    session.add(cost)
     session.flush()
+    charge_attempt(session, cost)
 
 
 def _write_outputs(session: Session, run_id: str, token: int, job: JobSpec, outputs: Outputs) -> None:

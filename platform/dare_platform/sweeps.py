@@ -20,14 +20,12 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dare.source.hyperparameters import parse_settings
 from dare.source.problems import Problem
+from dare_platform.asking import MOST_ENTRIES, SubmitRequest, SubmittedFile, SweepPoint, SweepRequest
 from dare_platform.errors import PlatformError
 from dare_platform.tracks import Track
-from dare_platform.uploads import NAME, UNTOUCHED, Submission, UploadReport, read_builtin, read_upload
+from dare_platform.uploads import NAME, UNTOUCHED, Submission, UploadReport
 
-LARGEST = 500
-"""Entries of one sweep."""
 Values = Mapping[str, Any]
 
 
@@ -105,39 +103,40 @@ def read_file(path: Path) -> SweepFile:
         raise SweepError(
             f"{path}: {where}{': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
         ) from error
-    if sweep.size > LARGEST:
-        raise SweepError(f"{path} makes {sweep.size} entries; {LARGEST} are the most: sweep in parts")
+    if sweep.size > MOST_ENTRIES:
+        raise SweepError(f"{path} makes {sweep.size} entries; {MOST_ENTRIES} are the most: sweep in parts")
     return sweep
 
 
-def read_sweep(path: Path, sweep: SweepFile, track: Track, with_data: bool) -> Sweep:
-    """Read every entry of the sweep as `dare submit` would. Files are beside the sweep's own."""
-    fixed, problems = _fixed(path, sweep)
-    chosen = sweep.backbones or tuple(track.backbones)
+def request_of(path: Path, sweep: SweepFile) -> SweepRequest:
+    """What the file asks for, with the files beside it that it names; SweepError where it contradicts itself."""
+    settings, fixed = _fixed(path, sweep)
     prefix = sweep.name or Path(sweep.algorithm).stem.replace("_", "-")
-    names = entry_names(prefix, sweep.points)
     if sweep.algorithm == UNTOUCHED:
         raise SweepError(f"{path}: the untouched backbone has no hyperparameters to sweep over")
-    reports: list[UploadReport] = []
-    for name, point in zip(names, sweep.points, strict=True):
-        given = {**fixed, **point}
-        if sweep.algorithm.endswith(".py"):
-            file = path.parent / sweep.algorithm
-            if not file.is_file():
-                raise SweepError(f"{path}: there is no file {file}")
-            report = read_upload(
-                file.name, file.read_bytes(), None, track, chosen,
-                name=name, kind="control" if sweep.control else "method", assignments=given, with_data=with_data,
-                algorithm=prefix,
-            )  # fmt: skip
-        else:
-            report = read_builtin(
-                sweep.algorithm, None, track, chosen, entry_name=name, assignments=given, with_data=with_data
-            )
-        reports.append(report)
-        problems += [problem for problem in report.problems if problem.text not in {one.text for one in problems}]
-    problems += _repeated(names, reports)
-    return Sweep(tuple(reports), names, tuple(problems))
+    file = None
+    if sweep.algorithm.endswith(".py"):
+        beside = path.parent / sweep.algorithm
+        if not beside.is_file():
+            raise SweepError(f"{path}: there is no file {beside}")
+        file = SubmittedFile.of(beside.name, beside.read_bytes())
+    shared = SubmitRequest(
+        algorithm=None if file else sweep.algorithm, file=file, settings=settings, assignments=fixed,
+        track=sweep.track, backbones=sweep.backbones, name=prefix, control=sweep.control and file is not None,
+    )  # fmt: skip
+    points = [
+        SweepPoint(name=name, assignments=dict(point))
+        for name, point in zip(entry_names(prefix, sweep.points), sweep.points, strict=True)
+    ]
+    return SweepRequest(shared=shared, points=tuple(points))
+
+
+def read_sweep(asked: SweepRequest, track: Track, with_data: bool) -> Sweep:
+    """Read every entry of a sweep as if it were submitted by itself."""
+    names = tuple(point.name for point in asked.points)
+    reports = [asked.request_at(point).report(track, with_data, asked.shared.name) for point in asked.points]
+    problems = {problem.text: problem for report in reports for problem in report.problems}
+    return Sweep(tuple(reports), names, (*problems.values(), *_repeated(names, reports)))
 
 
 def entry_names(prefix: str, points: Sequence[Values]) -> tuple[str, ...]:
@@ -153,18 +152,17 @@ def _spelled(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
-def _fixed(path: Path, sweep: SweepFile) -> tuple[dict[str, Any], list[Problem]]:
-    """The hyperparameters that all entries share. One that is swept over too is a mistake."""
+def _fixed(path: Path, sweep: SweepFile) -> tuple[str | None, dict[str, Any]]:
+    """The hyperparameters that all entries share, as text or as values. One that is swept over too is a mistake."""
     if isinstance(sweep.hyperparameters, str):
         file = path.parent / sweep.hyperparameters
         if not file.is_file():
             raise SweepError(f"{path}: there is no file {file}")
-        settings = parse_settings(file.read_text(encoding="utf-8", errors="replace"))
-        return dict(settings.values), list(settings.problems)
+        return file.read_text(encoding="utf-8", errors="replace"), {}
     both = sorted(set(sweep.hyperparameters) & {name for point in sweep.points for name in point})
     if both:
         raise SweepError(f"{path}: `{both[0]}` is in `hyperparameters` and is swept over; keep one")
-    return dict(sweep.hyperparameters), []
+    return None, dict(sweep.hyperparameters)
 
 
 def _repeated(names: Sequence[str], reports: Sequence[UploadReport]) -> list[Problem]:

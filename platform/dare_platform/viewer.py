@@ -7,6 +7,7 @@ nothing is `NOBODY`, who sees what is public.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, or_, true
@@ -36,6 +37,8 @@ class Viewer:
     role: Role
     scopes: frozenset[Scope]
     """What this identity may do: all that the role may, or less through a token."""
+    until: datetime | None = None
+    """When a token's time is over."""
 
     def may(self, scope: Scope) -> bool:
         """Whether it may act so."""
@@ -65,9 +68,11 @@ class Viewer:
             raise NotAllowedError(f"entry {entry.id} belongs to somebody else: only its author or an operator may")
 
 
-def viewer_of(account_id: str, role: Role, scopes: frozenset[Scope] | None = None) -> Viewer:
-    """An account's identity, narrowed to `scopes` where a token names them."""
-    return Viewer(account_id, role, MAY[role] if scopes is None else MAY[role] & scopes)
+def viewer_of(
+    account_id: str, role: Role, scopes: frozenset[Scope] | None = None, until: datetime | None = None
+) -> Viewer:
+    """An account's identity, narrowed to `scopes` and in time where a token says so."""
+    return Viewer(account_id, role, MAY[role] if scopes is None else MAY[role] & scopes, until)
 
 
 LOCAL = viewer_of(LOCAL_ACCOUNT, "admin")

@@ -65,6 +65,7 @@ class Worker:
         self._families = ",".join(sorted(families))
         self._device: Device = device
         self._id = ""
+        self._carries = ""
         self._stops = threading.Event()
         self._woken = threading.Event()
         self._chores_at = -float("inf")
@@ -111,16 +112,17 @@ class Worker:
                     self._woken.clear()
                     try:
                         ended = self.work_once(database)
+                        is_done = ended is None and until_idle and not self._is_awaited(database)
                     except (DatabaseLockedError, OperationalError) as error:
                         log.warning("the worker waits for the database: %s", error)
-                        ended = None
+                        ended, is_done = None, False
                     if ended is not None:
                         made += 1
-                    elif until_idle and not self._is_awaited(database):
+                    elif is_done:
                         break
                     else:
                         self._woken.wait(self._settings.poll_seconds)
-                self._say(database, "stopped")
+                self._say_at_last(database)
             finally:
                 _ALIVE.discard(self._id)
         return made
@@ -128,6 +130,7 @@ class Worker:
     def work_once(self, database: Database) -> End | None:
         """Go on with one run that was left behind, or claim one, and bring it to its end; None when there is none."""
         signs_of_life.show()
+        self._carries = ""
         claimed = self._take_over(database)
         if claimed is None:  # chores after it: the reaper would take back what can still be gone on with
             self._do_chores(database)
@@ -135,6 +138,7 @@ class Worker:
         if claimed is None:
             return None
         self._say(database, "busy")
+        self._carries = claimed.name
         ended = OneAttempt(
             self._settings,
             database,
@@ -228,6 +232,12 @@ class Worker:
                 mine.values(state=state, last_seen_at=now(session)).execution_options(synchronize_session=False)
             )
 
+    def _say_at_last(self, database: Database) -> None:
+        try:
+            self._say(database, "stopped")
+        except (DatabaseLockedError, OperationalError) as error:
+            log.warning("the worker ends and is shown as lost, since it cannot say so: %s", error)
+
     def _do_chores_patiently(self, database: Database) -> None:
         """While a run works, a busy database only postpones the chores."""
         signs_of_life.show()
@@ -269,6 +279,8 @@ class Worker:
             log.error("orphans cannot be looked for: %s", error)
             return
         for owned in found:
+            if owned.name == self._carries:  # taken back from us or not: whoever watches it ends it
+                continue
             with database.read() as session:
                 run = session.execute(select(Run.state, Run.job_token).where(Run.id == owned.run_id)).one_or_none()
             if run is None or (run.job_token == owned.token and run.state in ACTIVE):

@@ -131,7 +131,7 @@ def test_a_frozen_worker_that_wakes_leaves_the_process_to_its_new_holder(
     finally:
         running.stop()
     frozen.send_signal(signal.SIGTERM)
-    assert frozen.wait(20) == 0
+    assert frozen.wait(20) in (0, -signal.SIGTERM)  # it may be ending already
     check_the_end(sqlite, train, evaluate)
     check_the_process_went_on(sqlite_settings, sqlite, train, steps=100)
 

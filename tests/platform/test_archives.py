@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from dare_platform import archives
 from dare_platform.archives import ArchiveError, open_entry
 from dare_platform.cli import app
+from dare_platform.settings import Settings
 from dare_platform.tracks import load_track
 from dare_platform.uploads import read_upload
 
@@ -310,9 +311,12 @@ def test_what_is_wrong_with_an_archive_is_a_problem_to_mend() -> None:
     assert "Give them once" in twice.problems[0].text
 
 
-def test_the_command_line_takes_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_takes_an_archive(
+    sqlite_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bad.tar.gz").write_bytes(gzip.compress(tarred([(special("a.py", tarfile.SYMTYPE), b"")])))
-    monkeypatch.setenv("DARE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DARE_HOME", str(sqlite_settings.home))
+    monkeypatch.setenv("DARE_DATABASE_URL", sqlite_settings.database_url)
     ended = CliRunner().invoke(app, ["submit", str(tmp_path / "bad.tar.gz")])
     assert ended.exit_code == 4
     assert "`a.py` is a link" in ended.output + ended.stderr

@@ -65,7 +65,7 @@ def test_help_is_instant_and_teaches() -> None:
 @pytest.mark.parametrize(
     "command",
     ["submit", "sweep", "check", "cancel", "retry", "withdraw", "entries", "leaderboard", "export", "runs", "logs",
-     "queue", "worker", "reproduce", "rescore", "scores", "migrate", "doctor", "clean", "backbone"],
+     "queue", "api", "worker", "reproduce", "rescore", "scores", "migrate", "doctor", "clean", "backbone"],
 )  # fmt: skip
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])

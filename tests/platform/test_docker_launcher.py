@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import psutil
 import pytest
 from needed import missing
 
@@ -400,10 +401,17 @@ def test_a_silent_container_is_heard_again(launch: Launch, quiet: float, silence
     assert all_output(launcher) == b"before\nafter\n"
 
 
-def test_200_megabytes_without_a_newline_cost_neither_memory_nor_disk(launch: Launch, settings: Settings) -> None:
-    program = "import os\nos.write(1, b'first \\xff\\xfe ')\nfor _ in range(200):\n    os.write(1, b'\\xf0' * 1048576)"
+def test_a_gigabyte_without_a_newline_costs_neither_memory_nor_disk(launch: Launch, settings: Settings) -> None:
+    program = "import os, time\nos.write(1, b'first \\xff\\xfe ')\ntime.sleep(1)\n"
+    program += "for _ in range(1024):\n    os.write(1, b'\\xf0' * 1048576)"
+    before = psutil.Process().memory_info().rss
     launcher = launch(program)
-    observed = wait(launcher, 60)
+    most = before
+    while launcher.state(NAME).running:
+        most = max(most, psutil.Process().memory_info().rss)
+        time.sleep(0.02)
+    observed = wait(launcher)
+    assert most - before < 64 * MIB
     assert observed.cause == "limit"
     assert "printed more than 65536 bytes" in str(observed.sentence)
     assert all_output(launcher) == b"first \xff\xfe ".ljust(32768, b"\xf0")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -16,13 +14,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import docker
-import httpx
 import pytest
-from needed import missing
+from launching import free_address, left_of, start_launcher, toy_image
 from sqlalchemy import select, update
 from test_worker import add_pair, check_the_end
 from world import state_of
@@ -37,12 +32,6 @@ from dare_platform.worker import Worker
 
 pytestmark = pytest.mark.full
 
-SOCKET = "unix:///var/run/docker.sock"
-BASE = "python:3.11-slim-bookworm"
-TOY = Path(__file__).with_name("toy_runner.py")
-MAIN = "import pathlib\nimport toy_runner\ntoy_runner.work(pathlib.Path('/job'), 30, 0.1)\n"
-DOCKERFILE = f"FROM {BASE}\nCOPY toy /opt/toy\nENV PYTHONPATH=/opt/toy\n"
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,77 +39,26 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image in which `python -m dare run` is the toy: 30 steps of a tenth of a second."""
-    try:
-        client = docker.DockerClient(base_url=SOCKET, version="auto")
-        client.images.get(BASE)
-    except docker.errors.DockerException:
-        missing("a Docker engine with python:3.11-slim-bookworm")
-    context = tmp_path_factory.mktemp("image")
-    package = context / "toy" / "dare"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(MAIN)
-    shutil.copy(TOY, context / "toy")
-    (context / "Dockerfile").write_text(DOCKERFILE)
-    tag = f"dare-test-toy:{secrets.token_hex(4)}"
-    client.images.build(path=str(context), tag=tag, rm=True)
-    yield tag
-    client.images.remove(tag, force=True)
-    client.close()
+def image() -> Iterator[str]:
+    """The toy: 30 steps of a tenth of a second."""
+    with toy_image(30, 0.1) as tag:
+        yield tag
 
 
 @pytest.fixture
 def settings(sqlite_settings: Settings, image: str) -> Iterator[Settings]:
     """Of the worker: it knows the launcher's address and secret, and no socket."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     installation = f"t{secrets.token_hex(4)}"
     yield replace(
         sqlite_settings,
         limits=replace(sqlite_settings.limits, free_disk_bytes=1, wall_seconds=60.0),
         lease_seconds=8.0,
-        launcher=f"http://127.0.0.1:{port}",
+        launcher=free_address(),
         launcher_secret=secrets.token_hex(16),
         containers=Containers(installation=installation, images={"llada": image}, socket="unix:///nowhere"),
     )
-    client = docker.DockerClient(base_url=SOCKET, version="auto")
-    for left in client.containers.list(all=True, filters={"label": f"dare.installation={installation}"}):
+    for left in left_of(installation):
         left.remove(force=True, v=True)
-    client.close()
-
-
-def start_launcher(settings: Settings) -> subprocess.Popen[bytes]:
-    """`dare launcher`, listening."""
-    secret = settings.home / "launcher-secret"
-    secret.write_text(f"{settings.launcher_secret}\n")
-    images = ",".join(f"{family}={image}" for family, image in settings.containers.images.items())
-    environment = {
-        "PATH": os.environ["PATH"],
-        "DARE_HOME": str(settings.home),
-        "DARE_DATABASE_URL": settings.database_url,
-        "DARE_INSTALLATION": settings.containers.installation,
-        "DARE_IMAGES": images,
-        "DARE_LAUNCHER_SECRET_FILE": str(secret),
-        "DARE_LIMIT_FREE_DISK_MIB": "1",
-        "DARE_LIMIT_MEMORY_MIB": "512",
-        "DARE_LIMIT_GRACE_SECONDS": "1",
-        "DARE_DOCKER_SOCKET": SOCKET,
-    }
-    port = settings.launcher.rpartition(":")[2]
-    command = [sys.executable, "-m", "dare_platform", "launcher", "--port", port]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            if httpx.get(f"{settings.launcher}/health", trust_env=False, timeout=5).status_code == 200:
-                return process
-        except httpx.TransportError:
-            assert process.poll() is None, "the launcher has ended"
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -24,8 +24,8 @@ from dare_platform.models import (
     QuotaLedger,
     Result,
     Run,
-    Snapshot,
     ScoreItem,
+    Snapshot,
     TaskVersion,
 )
 

@@ -12,7 +12,7 @@ from test_cli import NOT_FOUND, REFUSED, Dare
 from dare_platform.database import Database
 from dare_platform.models import Algorithm, Entry, Run
 from dare_platform.settings import Settings
-from dare_platform.sweeps import SweepError, entry_names, read_file, read_sweep
+from dare_platform.sweeps import SweepError, entry_names, read_file, read_sweep, request_of
 from dare_platform.tracks import load_track
 
 GRID = """
@@ -47,7 +47,7 @@ def counted(database: Database) -> tuple[int, int]:
 
 
 def test_a_grid_is_every_combination_in_the_order_of_the_file(grid: Path) -> None:
-    found = read_sweep(grid, read_file(grid), load_track("tiny"), with_data=False)
+    found = read_sweep(request_of(grid, read_file(grid)), load_track("tiny"), with_data=False)
     assert found.problems == ()
     values = [one.hyperparameters for one in found.submissions]
     expected = [(0.05, 0.0), (0.05, 0.04), (0.1, 0.0), (0.1, 0.04)]
@@ -159,7 +159,7 @@ def test_a_file_that_describes_no_sweep_is_refused_in_a_sentence(text: str, sent
     file = tmp_path / "sweep.yaml"
     file.write_text(text)
     with pytest.raises(SweepError) as caught:
-        read_sweep(file, read_file(file), load_track("tiny"), with_data=False)
+        request_of(file, read_file(file))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 

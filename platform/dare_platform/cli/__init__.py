@@ -5,6 +5,8 @@ Modules here import the database and numpy inside their functions only: `dare --
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from dare_platform.cli import (
@@ -14,14 +16,16 @@ from dare_platform.cli import (
     keeping,
     launching,
     operating,
+    people,
     reading,
     running,
     scoring,
+    serving,
     submitting,
     telling,
     verifying,
 )
-from dare_platform.cli.output import Sentences
+from dare_platform.cli.output import SERVER, Sentences
 
 app = typer.Typer(
     cls=Sentences,
@@ -46,6 +50,22 @@ Exit codes: 0 done, 1 failed, 2 the request makes no sense, 3 not found, 4 refus
 """,
 )
 
+
+@app.callback()
+def _everywhere(
+    server: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DARE_SERVER",
+            metavar="URL",
+            help="Ask this server instead of this machine: entries, runs, boards. DARE_TOKEN, or DARE_TOKEN_FILE, is "
+            "your token there.",
+        ),
+    ] = None,
+) -> None:
+    SERVER.set(server or None)
+
+
 ENTRIES, RUNS, MACHINE = "Entries", "Runs", "This machine"
 submitting.add_to(app, ENTRIES)
 reading.add_to(app, ENTRIES, RUNS)
@@ -56,9 +76,11 @@ following.add_to(app, RUNS)
 keeping.add_to(app, MACHINE)
 telling.add_to(app, ENTRIES)
 launching.add_to(app, MACHINE)
+serving.add_to(app, MACHINE)
 controlling.add_to(app, MACHINE)
 devices.add_to(app, MACHINE)
 operating.add_to(app, MACHINE)
+people.add_to(app, MACHINE)
 
 
 def main() -> None:

@@ -11,21 +11,17 @@ import typer
 
 from dare_platform.cli.output import (
     FAILED,
-    NOT_FOUND,
     AsJson,
-    opened,
     plain,
-    reading,
-    refuse,
     say,
+    service,
     write,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from dare_platform.database import Database
     from dare_platform.log_chunks import Place
-    from dare_platform.views import RunView
+    from dare_platform.service import Service
 
 FOLLOW_SECONDS = 0.5
 LONGEST_WAIT = 65536
@@ -47,17 +43,11 @@ def logs(
 
     `-f` goes on with the next attempt where one is lost, and ends with 0 if the run succeeded, 1 if not.
     """
-    if follow and not as_json:
-        with opened() as database:
-            _follow(database, run)
-        return
-    from dare_platform import views
-    from dare_platform.viewer import LOCAL
-
-    with reading() as session:
-        view = views.run_view(session, run, lines, LOCAL)
-    if view is None:
-        refuse(f"there is no run {run!r}", NOT_FOUND)
+    with service() as asked:
+        if follow and not as_json:
+            _follow(asked, run)
+            return
+        view = asked.run(run, lines)
     if as_json:
         write_json({"run": run, "state": view.summary.state, "lines": list(view.log_tail)})
         return
@@ -67,42 +57,38 @@ def logs(
         say(f"No log yet: {view.summary.sentence}.")
 
 
-def _follow(database: Database, run: str) -> None:
+def _follow(asked: Service, run: str) -> None:
     """From the first byte of the newest process on, each byte once, whoever watches it and whatever comes after it."""
     from sqlalchemy.exc import OperationalError
 
-    from dare_platform import log_chunks
     from dare_platform.errors import DatabaseLockedError
+    from dare_platform.service import AwayError
 
-    _view(database, run)
+    asked.run(run)
     place: Place | None = None
     lines, shown, away = Lines(), False, False
     while True:
         try:
-            with database.read() as session:
-                is_over = log_chunks.is_over(session, run)
-                if place is None:
-                    place = log_chunks.newest(session, run)
-                read = log_chunks.read_on(session, run, place) if place is not None else None
-        except (DatabaseLockedError, OperationalError):  # the place is kept: nothing is missed
+            piece = asked.log(run, place)
+        except (DatabaseLockedError, OperationalError, AwayError) as error:  # the place is kept: nothing is missed
             if not away:
-                say("[dim]The database is away; waiting.[/]")
+                say(f"[dim]The {'server' if isinstance(error, AwayError) else 'database'} is away; waiting.[/]")
             away = True
             time.sleep(FOLLOW_SECONDS)
             continue
         away = False
-        if read is not None:
-            place, shown = read.place, shown or bool(read.content)
-            if read.is_new:
-                _write(lines.end())
-                say("[dim]The run begins again in another process:[/]")
-            _write(lines.take(read.content))
-        elif is_over:
+        place, shown = piece.place, shown or bool(piece.content)
+        if piece.is_new:
+            _write(lines.end())
+            say("[dim]The run begins again in another process:[/]")
+        if piece.content or piece.is_new:
+            _write(lines.take(piece.content))
+        elif piece.is_over:
             break
         else:
             time.sleep(FOLLOW_SECONDS)
     _write(lines.end())
-    view = _view(database, run)
+    view = asked.run(run)
     if not shown:  # an attempt of an older version, or its log is purged: what is left is its end
         for line in view.log_tail:
             write(line)
@@ -111,17 +97,6 @@ def _follow(database: Database, run: str) -> None:
     say(unescaped(plain(view.headline)))
     if view.summary.state != "succeeded":
         raise typer.Exit(FAILED)
-
-
-def _view(database: Database, run: str) -> RunView:
-    from dare_platform import views
-    from dare_platform.viewer import LOCAL
-
-    with database.read() as session:
-        view = views.run_view(session, run, viewer=LOCAL)
-    if view is None:
-        refuse(f"there is no run {run!r}", NOT_FOUND)
-    return view
 
 
 def _write(text: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from dare_platform.database import Database
+    from dare_platform.service import Service
     from dare_platform.settings import Settings
 
 FAILED, USAGE, NOT_FOUND, REFUSED, INTERRUPTED = 1, 2, 3, 4, 130
 
+SERVER: ContextVar[str | None] = ContextVar("SERVER", default=None)
+"""The address of `--server`; None where this machine is asked."""
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 
 
@@ -46,10 +51,12 @@ def exit_code(error: Exception) -> int | None:
 
     from dare.catalog import UnknownAlgorithmError, UnknownBackboneError
     from dare.tasks import MissingDataError
+    from dare_platform.accounts import UnknownAccountError
     from dare_platform.entries import RefusedError, UnknownEntryError
     from dare_platform.errors import PlatformError, RescoringError, UnknownRunError
     from dare_platform.gpu import UnknownGpuError
     from dare_platform.snapshots import UnknownSnapshotError
+    from dare_platform.tokens import UnknownTokenError
     from dare_platform.tracks import TrackFileError, UnknownTrackError
 
     unknown = (
@@ -60,6 +67,8 @@ def exit_code(error: Exception) -> int | None:
         UnknownAlgorithmError,
         UnknownGpuError,
         UnknownSnapshotError,
+        UnknownTokenError,
+        UnknownAccountError,
     )
     if isinstance(error, RefusedError):
         return REFUSED
@@ -128,10 +137,30 @@ def table(*columns: str, rows: Sequence[Sequence[object]]) -> Table:
     return made
 
 
+@contextmanager
+def service() -> Iterator[Service]:
+    """Whom people's commands ask: this machine's database, or the server of `--server`."""
+    address = SERVER.get()
+    if address is None:
+        from dare_platform.local_service import LocalService
+        from dare_platform.viewer import LOCAL
+
+        with _database() as database:
+            yield LocalService(settings(), database, LOCAL)
+        return
+    from dare_platform.remote_service import RemoteService
+    from dare_platform.settings import with_files
+
+    with RemoteService(address, with_files(os.environ).get("DARE_TOKEN") or None) as remote:
+        yield remote
+
+
 def settings() -> Settings:
-    """Settings of this process."""
+    """Settings of this process, for what is done on this machine."""
     from dare_platform.settings import Settings
 
+    if SERVER.get() is not None:
+        refuse("this command is about this machine: leave out --server, and DARE_SERVER", USAGE)
     return Settings.from_environment()
 
 
@@ -170,7 +199,6 @@ def _database() -> Database:
 
 def track_of(name: str) -> Any:
     """A track by `tiny`, `tiny 1.0` or `tiny@1.0`."""
-    from dare_platform.tracks import load_track
+    from dare_platform.tracks import track_named
 
-    slug, _, version = name.replace("@", " ").partition(" ")
-    return load_track(slug, version or None)
+    return track_named(name)

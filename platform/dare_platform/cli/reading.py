@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dare_platform.cli.output import (
-    NOT_FOUND,
     AsJson,
     plain,
-    reading,
-    refuse,
     say,
+    service,
     show,
     table,
-    track_of,
     write,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from dare_platform.board import Board, Cell, Row
+    from dare_platform.board import Cell, Row
     from dare_platform.views import EntrySummary, EntryView, RunSummary, RunView
 
 Track = Annotated[str, typer.Option(help="`tiny`, or `tiny@1.0` for a version.")]
@@ -52,15 +49,10 @@ def entries(
     as_json: AsJson = False,
 ) -> None:
     """List entries, newest first, or show one: `dare entries`, `dare entries ID`."""
-    from dare_platform import views
-    from dare_platform.viewer import LOCAL
-
-    with reading() as session:
-        one = views.entry_view(session, id, LOCAL) if id else None
-        listed = views.entries_list(session, track_of(track).name if track else None, LOCAL) if not id else ()
-    if id:
-        if one is None:
-            refuse(f"there is no entry {id!r}", NOT_FOUND)
+    with service() as asked:
+        one = asked.entry(id) if id else None
+        listed = asked.entries(track) if not id else ()
+    if one is not None:
         write_json(one) if as_json else _show_entry(one)
     elif as_json:
         write_json(listed)
@@ -97,15 +89,10 @@ def runs(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first, or show one: `dare runs`, `dare runs --entry ID`, `dare runs ID`."""
-    from dare_platform import views
-    from dare_platform.viewer import LOCAL
-
-    with reading() as session:
-        one = views.run_view(session, id, viewer=LOCAL) if id else None
-        listed = views.runs_list(session, entry, limit, LOCAL) if not id else ()
-    if id:
-        if one is None:
-            refuse(f"there is no run {id!r}", NOT_FOUND)
+    with service() as asked:
+        one = asked.run(id) if id else None
+        listed = asked.runs(entry, limit) if not id else ()
+    if one is not None:
         write_json(one) if as_json else _show_run(one)
     elif as_json:
         write_json(listed)
@@ -159,12 +146,10 @@ def _show_run(run: RunView) -> None:
 
 def queue(as_json: AsJson = False) -> None:
     """Show who works and who waits, for what, and how long at most."""
-    from dare_platform import views
-    from dare_platform.viewer import LOCAL
     from dare_platform.views.words import duration
 
-    with reading() as session:
-        view = views.queue_view(session, LOCAL)
+    with service() as asked:
+        view = asked.queue()
     if as_json:
         write_json(view)
         return
@@ -200,7 +185,8 @@ def leaderboard(track: Track = "tiny", backbone: Backbone = None, as_json: AsJso
 
     `dare leaderboard` · `dare leaderboard -b sdar-tiny --json`
     """
-    board = _board(track, backbone)
+    with service() as asked:
+        board = asked.board(track, backbone)
     if as_json:
         from dare_platform import exports
 
@@ -253,14 +239,5 @@ def export(
     backbone: Backbone = None,
 ) -> None:
     """Write the board as CSV, JSON (both in full precision) or a LaTeX table: `dare export -f latex > board.tex`."""
-    from dare_platform import exports
-
-    write({"csv": exports.csv, "json": exports.json, "latex": exports.latex}[format](_board(track, backbone)))
-
-
-def _board(track: str, backbone: str | None) -> Board:
-    from dare_platform import rankings
-
-    rules = track_of(track)
-    with reading() as session:
-        return rankings.board(session, rules, backbone or next(iter(rules.backbones)))
+    with service() as asked:
+        write(asked.export(track, backbone, format))

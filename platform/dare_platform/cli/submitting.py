@@ -20,20 +20,18 @@ from dare_platform.cli.output import (
     plain,
     refuse,
     say,
-    settings,
+    service,
     show_for_people,
     table,
-    track_of,
     write,
     write_json,
-    writing,
 )
 
 if TYPE_CHECKING:
     from dare.source.problems import Problem
-    from dare_platform.board import RowKind
-    from dare_platform.sweeps import Sweep
-    from dare_platform.uploads import UploadReport
+    from dare_platform.asking import SubmitRequest
+    from dare_platform.models import Visibility
+    from dare_platform.service import Checked
 
 Backbones = Annotated[
     list[str] | None, typer.Option("--backbone", "-b", help="Repeatable; all of the track by default.")
@@ -70,14 +68,14 @@ def submit(
     The same content again leads to the entry that is there. A file is read, never imported, and checked on a tiny
     backbone before it trains.
     """
-    from dare_platform import entries
-    from dare_platform.viewer import LOCAL
+    from dare_platform.service import ProblemsError
 
-    report = _report(what, settings_file, assignments, track_of(track), backbone, name, control)
-    if report.submission is None:
-        _refuse_all(report.problems)
-    with writing() as session:
-        done = entries.submit(session, LOCAL, report.submission, secrets.token_hex(16), visibility)
+    request = _request(what, settings_file, assignments, track, backbone, name, control, visibility)
+    try:
+        with service() as asked:
+            done = asked.submit(request, secrets.token_hex(16))
+    except ProblemsError as error:
+        _refuse_all(error.problems)
     if as_json:
         write_json(done)
     else:
@@ -100,28 +98,28 @@ def sweep(
     Each entry is a try of the method, as if it had been submitted by itself; an entry that is there already is not
     submitted again.
     """
-    from dare_platform import entries, sweeps
-    from dare_platform.viewer import LOCAL
+    from dare_platform import sweeps
 
     if not file.is_file():
         refuse(f"there is no file {file}", NOT_FOUND)
-    asked = sweeps.read_file(file)
-    found = sweeps.read_sweep(file, asked, track_of(asked.track), settings().data is not None)
-    if found.problems:
-        _refuse_all(found.problems)
-    if not as_json or not dry_run:
-        _show_sweep(found)
-    if dry_run:
-        if as_json:
-            cost = [{"name": n, "runs": r.runs + r.check_runs} for n, r in zip(found.names, found.reports, strict=True)]
-            write_json({"entries": cost, "runs": found.runs})
-        return
-    if found.runs > ASK_ABOVE and not yes and not _agreed(found.runs):
-        refuse(f"nothing was queued: {found.runs} runs are more than {ASK_ABOVE}, say --yes to queue them", REFUSED)
-    with writing() as session:  # one transaction: all entries or none
-        done = [entries.submit(session, LOCAL, one, secrets.token_hex(16)) for one in found.submissions]
+    request = sweeps.request_of(file, sweeps.read_file(file))
+    with service() as asked:
+        found = asked.check_sweep(request)
+        if found.problems:
+            _refuse_all(found.problems)
+        if not as_json or not dry_run:
+            _show_sweep(found)
+        if dry_run:
+            if as_json:
+                write_json(
+                    {"entries": [{"name": one.name, "runs": one.runs} for one in found.entries], "runs": found.runs}
+                )
+            return
+        if found.runs > ASK_ABOVE and not yes and not _agreed(found.runs):
+            refuse(f"nothing was queued: {found.runs} runs are more than {ASK_ABOVE}, say --yes to queue them", REFUSED)
+        done = asked.submit_sweep(request, secrets.token_hex(16))
     if as_json:
-        write_json([{"name": name, **asdict(one)} for name, one in zip(found.names, done, strict=True)])
+        write_json([{"name": cost.name, **asdict(one)} for cost, one in zip(found.entries, done, strict=True)])
         return
     made = sum(one.created for one in done)
     say(
@@ -135,11 +133,8 @@ ASK_ABOVE = 24
 """Runs of a sweep that nobody is asked about."""
 
 
-def _show_sweep(found: Sweep) -> None:
-    rows = [
-        (name, report.check_runs, report.train_runs, report.evaluate_runs)
-        for name, report in zip(found.names, found.reports, strict=True)
-    ]
+def _show_sweep(found: Checked) -> None:
+    rows = [(one.name, one.checks, one.trainings, one.evaluations) for one in found.entries]
     show_for_people(table("name", "checks:", "trainings:", "evaluations:", rows=rows))
     say(f"{len(rows)} entries, {found.runs} runs at most.")
 
@@ -149,31 +144,35 @@ def _agreed(runs: int) -> bool:
     return sys.stdin.isatty() and typer.confirm(f"Queue {runs} runs?", err=True)
 
 
-def _report(
+def _request(
     what: str,
     settings_file: Path | None,
     assignments: Sequence[str] | None,
-    track: Any,
+    track: str,
     backbones: Sequence[str] | None,
     name: str | None,
     control: bool,
-) -> UploadReport:
-    from dare_platform import archives, uploads
+    visibility: Visibility,
+) -> SubmitRequest:
+    from dare_platform import archives
+    from dare_platform.asking import SubmitRequest, SubmittedFile
 
     text = _read(settings_file).decode(errors="replace") if settings_file else None
-    chosen = list(backbones) if backbones else list(track.backbones)
     given = _assigned(assignments or [])
-    with_data = settings().data is not None
-    if what.endswith(".py") or archives.is_archive(what):
-        path = Path(what)
-        content = _read(path)
-        kind: RowKind = "control" if control else "method"
-        return uploads.read_upload(
-            path.name, content, text, track, chosen, name=name, kind=kind, assignments=given, with_data=with_data
-        )
-    if control:
+    is_file = what.endswith(".py") or archives.is_archive(what)
+    if control and not is_file:
         refuse("--control goes with a file: what a built-in algorithm is, is known", USAGE)
-    return uploads.read_builtin(what, text, track, chosen, entry_name=name, assignments=given, with_data=with_data)
+    return SubmitRequest(
+        algorithm=None if is_file else what,
+        file=SubmittedFile.of(Path(what).name, _read(Path(what))) if is_file else None,
+        settings=text,
+        assignments=given,
+        track=track,
+        backbones=tuple(backbones or ()),
+        name=name,
+        control=control,
+        visibility=visibility,
+    )
 
 
 def _read(path: Path) -> bytes:
@@ -260,11 +259,8 @@ def _as_yaml(value: Any) -> str:
 
 def cancel(id: Annotated[str, typer.Argument(help="An entry or a run.")], as_json: AsJson = False) -> None:
     """Cancel a run, or all runs of an entry. Waiting ones end at once, those at work within seconds."""
-    from dare_platform import entries
-    from dare_platform.viewer import LOCAL
-
-    with writing() as session:
-        outcome = entries.cancel(session, LOCAL, id)
+    with service() as asked:
+        outcome = asked.cancel(id)
     if as_json:
         write_json(outcome)
     else:
@@ -275,11 +271,8 @@ def retry(
     id: Annotated[str, typer.Argument(help="A failed or cancelled entry, or one of its runs.")], as_json: AsJson = False
 ) -> None:
     """Ask for an ended entry again: a new try of the same content, with every run anew."""
-    from dare_platform import entries
-    from dare_platform.viewer import LOCAL
-
-    with writing() as session:
-        done = entries.retry(session, LOCAL, id, secrets.token_hex(16))
+    with service() as asked:
+        done = asked.retry(id, secrets.token_hex(16))
     if as_json:
         write_json(done)
     else:
@@ -292,9 +285,6 @@ def withdraw(
     reason: Annotated[str | None, typer.Option(help="Shown on its page.")] = None,
 ) -> None:
     """Take an entry off the board. Its results stay readable and its try stays counted."""
-    from dare_platform import entries
-    from dare_platform.viewer import LOCAL
-
-    with writing() as session:
-        entries.withdraw(session, LOCAL, entry, reason)
+    with service() as asked:
+        asked.withdraw(entry, reason)
     say(f"Entry {entry} is withdrawn.")

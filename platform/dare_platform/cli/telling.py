@@ -10,14 +10,13 @@ from dare_platform.cli.output import (
     AsJson,
     opened,
     plain,
-    reading,
     say,
+    service,
     settings,
     show,
     table,
     write,
     write_json,
-    writing,
 )
 
 if TYPE_CHECKING:
@@ -39,11 +38,8 @@ def add_to(app: typer.Typer, panel: str) -> None:
 
 def listed(as_json: AsJson = False) -> None:
     """What you are told of, how it went, and what did not arrive."""
-    from dare_platform.subscriptions import subscriptions_of
-    from dare_platform.viewer import LOCAL
-
-    with reading() as session:
-        found = subscriptions_of(session, LOCAL)
+    with service() as asked:
+        found = asked.subscriptions()
     if as_json:
         write_json(found)
         return
@@ -91,20 +87,14 @@ def mail(
 
 
 def _subscribed(channel: Channel, target: str, entry: str | None, each_run: bool) -> str | None:
-    from dare_platform.subscriptions import subscribe
-    from dare_platform.viewer import LOCAL
-
-    with writing() as session:
-        return subscribe(session, settings(), LOCAL, channel, target, entry, each_run).secret
+    with service() as asked:
+        return asked.subscribe(channel, target, entry, each_run).secret
 
 
 def end(id: Annotated[str, typer.Argument(help="Of `dare notify list`.")]) -> None:
     """Be told no more. What has not been sent is not sent."""
-    from dare_platform.subscriptions import end_subscription
-    from dare_platform.viewer import LOCAL
-
-    with writing() as session:
-        end_subscription(session, LOCAL, id)
+    with service() as asked:
+        asked.end_subscription(id)
     say("Ended.")
 
 
