@@ -46,7 +46,8 @@ def act(do: Callable[[Session, Viewer], T]) -> T | None:
 
 def submit(submission: Submission, key: str, seen_by: Visibility = "public") -> str | None:
     """Write an entry and its runs; the id of its page, or None with the reason on this page."""
-    submitted = act(lambda session, who: entries.submit(session, who, submission, key, seen_by))
+    quota = reading.settings().quota
+    submitted = act(lambda session, who: entries.submit(session, who, submission, key, seen_by, quota))
     if submitted is None:
         return None
     st.session_state[SAID] = submitted.sentence
@@ -63,7 +64,8 @@ def cancel(id: str) -> None:
 
 def ask_again(entry_id: str) -> str | None:
     """A new try of an ended entry, every run anew. Asking twice gives the same try; the id of its page."""
-    submitted = act(lambda session, who: entries.retry(session, who, entry_id, f"again-{entry_id}"))
+    quota = reading.settings().quota
+    submitted = act(lambda session, who: entries.retry(session, who, entry_id, f"again-{entry_id}", quota=quota))
     if submitted is None:
         return None
     st.session_state[SAID] = submitted.sentence
@@ -72,14 +74,7 @@ def ask_again(entry_id: str) -> str | None:
 
 def show_to(entry_id: str, seen_by: Visibility) -> None:
     """Let more people see an entry."""
-
-    def do(session: Session, who: Viewer) -> bool:
-        visibility.show_to(session, who, entry_id, seen_by)
-        return True
-
-    if act(do):
-        st.session_state[SAID] = f"It is {seen_by} now."
-        st.rerun()
+    do(f"It is {seen_by} now.", lambda session, who: visibility.show_to(session, who, entry_id, seen_by))
 
 
 def subscribe(channel: Channel, target: str, each_run: bool) -> Subscribed | None:
@@ -90,13 +85,18 @@ def subscribe(channel: Channel, target: str, each_run: bool) -> Subscribed | Non
 
 def end_subscription(id: str) -> None:
     """Be told no more."""
+    do("Ended. Nothing more is sent there.", lambda session, who: subscriptions.end_subscription(session, who, id))
 
-    def do(session: Session, who: Viewer) -> bool:
-        subscriptions.end_subscription(session, who, id)
+
+def do(sentence: str, change: Callable[[Session, Viewer], object]) -> None:
+    """One change without an answer, and the sentence that the next drawing of the page shows."""
+
+    def changed(session: Session, who: Viewer) -> bool:
+        change(session, who)
         return True
 
-    if act(do):
-        st.session_state[SAID] = "Ended. Nothing more is sent there."
+    if act(changed):
+        st.session_state[SAID] = sentence
         st.rerun()
 
 

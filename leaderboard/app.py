@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from leaderboard import frame, people, reading
-from leaderboard.pages import account, queue, rules, run, submit
+from leaderboard.pages import account, backbone, cost, queue, rules, run, submit, task
 from leaderboard.pages import leaderboard as board
 
 
@@ -17,10 +17,13 @@ def main() -> None:
         page = st.navigation(
             [
                 frame.listed(board.page, "Leaderboard", "leaderboard", default=True),
+                frame.listed(cost.page, "Cost", "cost"),
                 frame.listed(submit.page, "Submit", "submit"),
                 frame.listed(queue.page, "Queue", "queue"),
                 frame.listed(rules.page, "Rules", "rules"),
                 frame.entry_page(),
+                st.Page(task.page, title="Task", url_path="task", visibility="hidden"),
+                st.Page(backbone.page, title="Backbone", url_path="backbone", visibility="hidden"),
                 st.Page(run.page, title="Run", url_path="run", visibility="hidden"),
                 _account(),
             ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dare_platform import rankings
+from dare_platform import board_flags, rankings
 from dare_platform.board import Board
+from dare_platform.board_flags import Flag
 from dare_platform.tracks import Track
+from dare_platform.views.flags import flag_facts
 from leaderboard import charts, people, reading, texts
 from leaderboard.charts import Chart
 from leaderboard.theme import Scheme
@@ -16,6 +18,13 @@ def current(track: Track, backbone: str, beside: str | None = None) -> Board:
     """The board of this moment: one for everybody, and one private entry beside it for somebody who sees that."""
     with reading.database().read() as session:
         return rankings.board(session, track.name, backbone, people.viewer(), beside)
+
+
+@st.cache_data(show_spinner=False, max_entries=64, ttl=60, hash_funcs={Board: lambda board: board.digest})
+def flags(board: Board) -> tuple[Flag, ...]:
+    """What must be said beside the numbers of a board. Its content is the key: who may see one may see its flags."""
+    with reading.database().read() as session:
+        return board_flags.flags(board, flag_facts(session, board))
 
 
 @st.cache_data(show_spinner=False, max_entries=64, hash_funcs={Board: lambda board: board.digest})

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from dare_platform.board import Board, Cell, Column
+from dare_platform.tracks import load_track, slugs_here
+from dare_platform.views.tasks import TaskView
 from leaderboard import texts
 
 SHOWABLE = ("unranked",)
@@ -136,6 +138,41 @@ def entry_link(entry_id: str, view: str | None = None) -> str:
 def run_link(run_id: str) -> str:
     """The page of one run."""
     return "run?" + urlencode({"id": run_id})
+
+
+def _place(backbone: str, track: str) -> dict[str, str]:
+    """Backbone and track without their defaults: a page that drops them makes a step of its own in the history."""
+    place = {} if track == slugs_here()[0] else {"track": track}
+    return place if backbone == next(iter(load_track(track).backbones)) else {"backbone": backbone, **place}
+
+
+def board_link(backbone: str, track: str) -> str:
+    """The board of a track on a backbone, from any page."""
+    return "./?" + urlencode(_place(backbone, track))
+
+
+def cost_link(backbone: str, track: str) -> str:
+    """What gains cost on one board."""
+    return "cost?" + urlencode(_place(backbone, track))
+
+
+def task_page(task: str, backbone: str | None = None, track: str | None = None) -> str:
+    """What a column measures, as one board asks it where that is named."""
+    return "task?" + urlencode({"id": task, **(_place(backbone, track) if backbone and track else {})})
+
+
+def task_link(view: TaskView, item: str | None = None, order: str | None = None, ipage: int | None = None) -> str:
+    """The same task page at one item, or at its items in another order or on another page of them."""
+    asked = {"item": item, "order": order, "ipage": ipage if ipage != 1 else None}
+    old = {"version": view.version} if view.version != view.versions[0] else {}
+    return f"{task_page(view.task.name, view.backbone, view.track.split(' ')[0])}&" + urlencode(
+        old | {name: value for name, value in asked.items() if value is not None}
+    )
+
+
+def backbone_link(slug: str) -> str:
+    """Which weights, and what they score untouched."""
+    return "backbone?" + urlencode({"id": slug})
 
 
 def rules_link(track: str) -> str:

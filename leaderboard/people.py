@@ -24,6 +24,7 @@ class Person:
     role: str
     email: str | None
     issuer: str
+    subject: str
     active: bool
 
 
@@ -45,7 +46,9 @@ def person() -> Person | None:
     account = _account() if has_sign_in() else None
     if account is None:
         return None
-    return Person(account.handle, account.role, account.email, account.auth_provider, account.active)
+    return Person(
+        account.handle, account.role, account.email, account.auth_provider, account.auth_subject, account.active
+    )  # fmt: skip
 
 
 def _account() -> Account | None:
@@ -60,7 +63,7 @@ def _account() -> Account | None:
         email = str(claims.get("email") or "") if claims.get("email_verified") is not False else ""
         hint = str(claims.get("preferred_username") or claims.get("nickname") or claims.get("name") or "")
         with reading.database().write() as session:
-            signed_in(session, issuer, subject, hint, email or None)
+            signed_in(session, issuer, subject, hint, email or None, reading.settings().admins)
         st.session_state[KNOWN] = (issuer, subject)
     with reading.database().read() as session:
         return session.execute(

@@ -9,7 +9,8 @@ from html import escape
 from typing import NamedTuple
 
 from dare_platform.board import Board, Cell, Column, Estimate, Row
-from leaderboard import links, quantities, texts
+from dare_platform.board_flags import Flag
+from leaderboard import flag_list, links, quantities, texts
 from leaderboard.links import BoardChoices, BoardView
 from leaderboard.theme import band_of
 
@@ -254,22 +255,28 @@ def _zero_before(board: Board) -> frozenset[str]:
     )
 
 
-def chips(row: Row) -> str:
-    """At most two marks beside the name, then how many more."""
-    marks: list[str] = []
+def chips(row: Row, flags: Sequence[Flag] = ()) -> str:
+    """At most two marks beside the name, flags before others, then how many more."""
+    results, method = links.entry_link(row.entry_id), links.entry_link(row.entry_id, "method")
+    marks = [(word, sentence, results) for word, sentence in flag_list.marks(flags, row.entry_id)]
     if row.kind in ("baseline", "control"):
-        marks.append(row.kind)
+        marks.append((row.kind, "", method))
     if is_unranked(row):
-        marks.append("preliminary" if row.preliminary_gain is not None else "unranked")
+        marks.append(("preliminary" if row.preliminary_gain is not None else "unranked", "", method))
     if row.extension:
-        marks.append("our extension")
+        marks.append(("our extension", "", method))
     if row.tries > 1:
-        marks.append(f"{row.tries} tries")
-    shown = marks[:2] + ([f"+{len(marks) - 2}"] if len(marks) > 2 else [])
-    if not row.entry_id:
-        return "".join(f'<span class="chip">{escape(mark)}</span>' for mark in shown)
-    href = escape(links.entry_link(row.entry_id, "method"))
-    return "".join(f'<a class="chip" href="{href}">{escape(mark)}</a>' for mark in shown)
+        marks.append((f"{row.tries} tries", "", method))
+    left = marks[2:]
+    shown = marks[:2] + ([(f"+{len(left)}", ", ".join(word for word, *_ in left), method)] if left else [])
+    return "".join(_chip(word, title, href if row.entry_id else "") for word, title, href in shown)
+
+
+def _chip(word: str, title: str, href: str) -> str:
+    hint = f' title="{escape(title)}"' if title else ""
+    if not href:
+        return f'<span class="chip"{hint}>{escape(word)}</span>'
+    return f'<a class="chip" href="{escape(href)}"{hint}>{escape(word)}</a>'
 
 
 def why_unranked(row: Row, board: Board) -> str:
@@ -284,9 +291,10 @@ def why_unranked(row: Row, board: Board) -> str:
     return f"{'not ranked' if row.kind == 'method' else 'incomplete'}: {' and '.join(failed)} failed"
 
 
-def _entry_head(row: Row, board: Board) -> str:
+def _entry_head(row: Row, board: Board, flags: Sequence[Flag]) -> str:
     if row.kind == "reference":
-        name = f"<span><bdi>{escape(board.backbone)}</bdi>, untouched</span>"
+        href = escape(links.backbone_link(board.backbone))
+        name = f'<span><a href="{href}"><bdi>{escape(board.backbone)}</bdi></a>, untouched</span>'
     elif row.entry_id:
         name = f'<a href="{escape(links.entry_link(row.entry_id))}"><bdi>{escape(row.name)}</bdi></a>'
     else:
@@ -300,7 +308,7 @@ def _entry_head(row: Row, board: Board) -> str:
     if why := why_unranked(row, board):
         below.append(f'<span class="attention">{escape(why)}</span>')
     return (
-        f'<th scope="row"><span class="named">{name}{chips(row)}</span>'
+        f'<th scope="row"><span class="named">{name}{chips(row, flags)}</span>'
         f'<span class="under second">{" · ".join(below)}</span></th>'
     )
 
@@ -373,7 +381,7 @@ class _Head(NamedTuple):
         return f'<th scope="col" class="{classes}"{aria}><a href="{href}">{escape(self.title)}{arrow}</a>{second}</th>'
 
 
-def _column_second_line(column: Column) -> str:
+def _column_second_line(column: Column, board: Board) -> str:
     parts = []
     if column.items:
         parts.append(f"n={quantities.count(column.items)}")
@@ -381,6 +389,8 @@ def _column_second_line(column: Column) -> str:
     lines = [escape(" · ".join(parts))]
     if column.role != "ranked":
         lines.append("shown, not in the mean" if column.role == "shown" else "transfer, not in the mean")
+    href = escape(links.task_page(column.task, board.backbone, board.track))
+    lines.append(f'<a href="{href}" aria-label="About {escape(column.title)}">about</a>')
     return "<br>".join(lines)
 
 
@@ -415,7 +425,9 @@ def _control_line(board: Board) -> str:
     return f'<p class="legend">{escape(texts.CONTROL)}</p>'
 
 
-def board_table(board: Board, view: BoardView, choices: BoardChoices, sortable: bool = True) -> str:
+def board_table(
+    board: Board, view: BoardView, choices: BoardChoices, sortable: bool = True, flags: Sequence[Flag] = ()
+) -> str:
     """The matrix. Narrow containers show rank, entry and the sorted column of the same HTML."""
     shown = arranged(board, view)
     axis = whisker_axis(board.rows)
@@ -429,7 +441,7 @@ def board_table(board: Board, view: BoardView, choices: BoardChoices, sortable: 
         _Head("entry", "Entry", "", "entry", shown_narrow=False),
         _Head("gain", "Mean gain", "points over untouched", "column mean number", narrow == "gain"),
         *(
-            _Head(column.task, column.title, _column_second_line(column), "column number", narrow == column.task)
+            _Head(column.task, column.title, _column_second_line(column, board), "column number", narrow == column.task)
             for column in columns
         ),
         _Head("cost", "Train", f"{unit} a seed", "column number", narrow == "cost"),
@@ -442,7 +454,7 @@ def board_table(board: Board, view: BoardView, choices: BoardChoices, sortable: 
         cost = "0" if row.kind == "reference" else "—" if row.cost is None else quantities.cost(row.cost, long)
         body.append(
             f'<tr class="{"panel" if beside else "method"}"><td class="rank second">{place}</td>'
-            + _entry_head(row, board)
+            + _entry_head(row, board, flags)
             + _gain_cell(row, axis, narrow == "gain")
             + "".join(_cell(row, column, narrow == column.task, column.task in zeros) for column in columns)
             + f'<td class="column number{" sorted" if narrow == "cost" else ""}">{cost}</td></tr>'
@@ -530,3 +542,19 @@ def ways_in(track: str) -> str:
         f'<div class="dare"><p><a href="submit">Submit</a> · <a href="{escape(links.rules_link(track))}">Rules</a>'
         "</p></div>"
     )
+
+
+def ways_on(board: Board) -> str:
+    """From a board to what its gains cost and to the backbone itself."""
+    cost, backbone = links.cost_link(board.backbone, board.track), links.backbone_link(board.backbone)
+    return (
+        f'<div class="dare"><p class="second"><a href="{escape(cost)}">What a point costs</a> · '
+        f'<a href="{escape(backbone)}">About <bdi>{escape(board.backbone)}</bdi></a></p></div>'
+    )
+
+
+def back_to(board: Board) -> str:
+    """From a page about a board to the board."""
+    href = escape(links.board_link(board.backbone, board.track))
+    named = f"The board of <bdi>{escape(board.backbone)}</bdi>"
+    return f'<div class="dare"><p><a href="{href}">{named}</a></p></div>'

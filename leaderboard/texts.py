@@ -81,6 +81,10 @@ WHY_SIGN_IN = (
     "to be told when they have ended."
 )
 NO_MESSAGES = "You are not told of anything yet."
+TOKENS = (
+    "A program gives a token instead of signing in: `dare --server`, or the HTTP API. It may do what you choose here, "
+    "never more than you, and ends by itself."
+)
 SHOWN_ONCE = "This is shown once. Keep it where only your program reads it."
 METHOD_MISSING = "Choose a file or paste your class."
 FILES_REFUSED = "Files are not accepted here; choose a built-in method."

@@ -9,7 +9,7 @@ from dare_platform.models import Channel
 from dare_platform.subscriptions import SubscriptionView
 from dare_platform.verdict import escaped
 from dare_platform.viewer import Viewer
-from leaderboard import actions, people, quantities, reading, texts
+from leaderboard import actions, administration, people, quantities, reading, texts
 from leaderboard.plain_tables import Text, plain_table
 
 NEW_SECRET = "new_secret"
@@ -25,7 +25,10 @@ def page() -> None:
     if not _who(who):
         return
     actions.say()
+    administration.quota(who)
     _messages(who)
+    administration.keys(who)
+    administration.everybody(who)
 
 
 def _who(who: Viewer) -> bool:
@@ -43,11 +46,11 @@ def _who(who: Viewer) -> bool:
             _sign_out()
         return False
     if person is None:
-        st.title("Messages", anchor=False)
+        st.title("Messages and tokens", anchor=False)
         return True
     st.title(escaped(person.handle), anchor=False)
     mail = f" · {person.email}" if person.email else ""
-    st.caption(escaped(f"{person.role}{mail} · signed in through {person.issuer}"))
+    st.caption(escaped(f"{person.role}{mail} · signed in through {person.issuer} as {person.subject}"))
     reason = people.why_not(who, "submit")
     if reason is not None:
         st.markdown(reason)

@@ -9,7 +9,21 @@ from dare_platform.tracks import Track, load_track
 from dare_platform.verdict import escaped
 from dare_platform.views import EntryView
 from dare_platform.visibility import wider_than
-from leaderboard import actions, boards, charts, forms, frame, links, lists, people, quantities, reading, tables, texts
+from leaderboard import (
+    actions,
+    boards,
+    charts,
+    flag_list,
+    forms,
+    frame,
+    links,
+    lists,
+    people,
+    quantities,
+    reading,
+    tables,
+    texts,
+)
 from leaderboard.links import BoardChoices, BoardView
 
 SHOWN_EVENTS = 20
@@ -101,7 +115,12 @@ def _on_backbone(entry: EntryView, track: Track, backbone: str) -> None:
     choices = BoardChoices((backbone, *track.backbones), (track.track,), links.sorts_of(board))
     with reading.part("table"):
         mine = tables.only(board, entry.summary.id)
-        st.html(tables.board_table(mine, BoardView(backbone, track.track), choices, sortable=False))
+        flags = tuple(flag for flag in boards.flags(board) if flag.where.entry_id == entry.summary.id)
+        view = BoardView(backbone, track.track)
+        st.html(tables.board_table(mine, view, choices, sortable=False, flags=flags))
+        if flags:
+            st.subheader("Flags")
+            st.html(flag_list.legend(flags, board))
     with reading.part("chart"):
         _seeds(entry, backbone)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from dare import catalog
 from dare_platform import exports
 from dare_platform.board import Board
+from dare_platform.board_flags import Flag
 from dare_platform.tracks import Track, load_track, slugs_here
-from leaderboard import across, boards, frame, links, quantities, reading, tables, texts
+from leaderboard import across, boards, flag_list, frame, links, quantities, reading, tables, texts
 from leaderboard.links import BoardChoices, BoardView
 
 CHECK_SECONDS = 15
@@ -49,12 +52,24 @@ def page() -> None:
         st.html(tables.ways_in(track.track))
     _partial(board, view, choices)
     with reading.part("table"):
-        st.html(tables.board_table(board, view, choices))
+        flags = boards.flags(board)
+        st.html(tables.board_table(board, view, choices, flags=flags))
+        _flags(flags, board, view)
+        st.html(tables.ways_on(board))
     _below_the_table(board)
     _proof(track)
     _before_and_after(board)
     with st.expander("How to read this table"):
         st.markdown("\n\n".join(texts.HOW_TO_READ))
+
+
+def _flags(flags: Sequence[Flag], board: Board, view: BoardView) -> None:
+    """What each flag of the rows that are shown means, and where it is."""
+    rows = {row.entry_id for row in tables.arranged(board, view).rows}
+    shown = [flag for flag in flags if flag.where.entry_id in rows]
+    if shown:
+        with st.expander(flag_list.heading(shown)):
+            st.html(flag_list.legend(shown, board))
 
 
 def _across(track: Track, verdict: DeltaGenerator) -> None:
@@ -120,7 +135,8 @@ def _below_the_table(board: Board) -> None:
             ("JSON", exports.json, "json", "application/json"),
             ("LaTeX", exports.latex, "tex", "text/plain"),
         ):
-            st.download_button(label, make(board), f"{name}.{ending}", mime, on_click="ignore", key=f"export-{ending}")
+            content = make(board, boards.flags(board))
+            st.download_button(label, content, f"{name}.{ending}", mime, on_click="ignore", key=f"export-{ending}")
     st.html(tables.snapshot_line(board, quantities.moment(board.made_at, reading.zone())))
     st.fragment(run_every=CHECK_SECONDS)(_newer)(board)
 

@@ -14,7 +14,7 @@ from dare_platform.models import Visibility
 from dare_platform.tracks import Track, load_track, slugs_here
 from dare_platform.uploads import UploadReport
 from dare_platform.verdict import escaped
-from leaderboard import actions, forms, frame, links, people, reading, texts
+from leaderboard import actions, administration, forms, frame, links, people, reading, texts
 
 SEEN_BY: tuple[Visibility, ...] = ("public", "anonymous", "private")
 BUILT_IN, FILE = "built in", "my file"
@@ -171,6 +171,8 @@ def _queue(report: UploadReport | None, track: Track, seen_by: Visibility) -> No
     submission = report.submission if report is not None else None
     if report is not None and submission is not None:
         st.markdown(forms.what_you_get(report, track, seen_by))
+    if line := administration.quota_line(people.viewer()):
+        st.caption(line)
     with st.container(horizontal=True, vertical_alignment="center"):
         clicked = st.button(
             texts.queue_button(report.runs) if report and submission else "Queue",

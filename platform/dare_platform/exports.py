@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import json as json_module
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from dare_platform.board import Board, Cell, Column, Cost, Estimate, Row
+from dare_platform.board_flags import EXPLANATIONS, Flag
 from dare_platform.statistics import written
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -33,6 +34,7 @@ ROW_COLUMNS: Mapping[str, str] = {
     "gradient_forwards": "Gradient-carrying forwards per completion, per seed.",
     "optimiser_steps": "Optimiser steps per seed.",
     "device": "Device that the seconds are of.",
+    "flags": "Codes of its flags with their task, as in `exactly_0:sudoku collapse`.",
     "entry": "Id of the entry.",
     "submitted_at": "UTC time of submission.",
 }
@@ -63,18 +65,19 @@ def column_dictionary(board: Board) -> dict[str, str]:
     return {**ROW_COLUMNS, **per_task}
 
 
-def csv(board: Board) -> str:
+def csv(board: Board, flags: Sequence[Flag] = ()) -> str:
     """One line per row, every number in full precision, missing ones empty."""
     out = io.StringIO()
     names = list(column_dictionary(board))
     writer = csv_module.DictWriter(out, names, lineterminator="\r\n")
     writer.writeheader()
     for row in board.rows:
-        writer.writerow({name: _safe(value) for name, value in _csv_row(board, row).items()})
+        said = [flag for flag in flags if flag.where.entry_id == row.entry_id]
+        writer.writerow({name: _safe(value) for name, value in _csv_row(board, row, said).items()})
     return out.getvalue()
 
 
-def _csv_row(board: Board, row: Row) -> dict[str, object]:
+def _csv_row(board: Board, row: Row, flags: Sequence[Flag]) -> dict[str, object]:
     cost = row.cost or Cost(float("nan"), float("nan"), float("nan"), "")
     submitted = datetime.fromtimestamp(row.submitted_at, UTC).isoformat(timespec="seconds")
     values: dict[str, object] = {
@@ -94,6 +97,7 @@ def _csv_row(board: Board, row: Row) -> dict[str, object]:
         "gradient_forwards": cost.gradient_forwards if row.cost else None,
         "optimiser_steps": cost.optimiser_steps if row.cost else None,
         "device": cost.device,
+        "flags": " ".join(dict.fromkeys(_code(flag) for flag in flags)),
         "entry": row.entry_id,
         "submitted_at": submitted,
     }
@@ -118,6 +122,10 @@ def _csv_cell(cell: Cell) -> dict[str, object]:
     }
 
 
+def _code(flag: Flag) -> str:
+    return f"{flag.code}:{flag.where.task}" if flag.where.task else flag.code
+
+
 def _pair(name: str, estimate: Estimate | None) -> dict[str, object]:
     return {
         name: estimate.value if estimate else None,
@@ -132,9 +140,17 @@ def _safe(value: object) -> object:
     return "" if value is None else repr(value) if isinstance(value, float) else value
 
 
-def json(board: Board) -> str:
-    """The whole board with full precision, and what each column of the CSV means."""
-    content = {"board": asdict(board), "columns": column_dictionary(board)}
+def json(board: Board, flags: Sequence[Flag] = ()) -> str:
+    """The whole board with full precision, its flags, and what each column of the CSV and each flag means."""
+    content = {
+        "board": asdict(board),
+        "flags": [
+            {"code": flag.code, "entry": flag.where.entry_id, "task": flag.where.task, "sentence": flag.sentence}
+            for flag in flags
+        ],
+        "columns": column_dictionary(board),
+        "flag_meanings": dict(EXPLANATIONS),
+    }
     return json_module.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -146,8 +162,8 @@ LATEX = {
 }  # fmt: skip
 
 
-def latex(board: Board) -> str:
-    """A booktabs table, rounded as on the page, with a comment that says which board it is."""
+def latex(board: Board, flags: Sequence[Flag] = ()) -> str:
+    """A booktabs table, rounded as on the page, with comments that say which board it is and what is flagged."""
     columns = [column for column in board.columns if column.role != "transfer" or _has_numbers(board, column)]
     made = datetime.fromtimestamp(board.made_at, UTC)
     lines = [
@@ -161,6 +177,7 @@ def latex(board: Board) -> str:
         *(_latex_row(row, columns) for row in board.rows),
         r"\bottomrule",
         r"\end{tabular}",
+        *(f"% {_code(flag)} {flag.where.entry_id}: {' '.join(flag.sentence.split())}" for flag in flags),
     ]
     return "\n".join(lines) + "\n"
 

@@ -141,11 +141,27 @@ class Pairs(NamedTuple):
 
 def all_pairs(entries: Sequence[Sequence[float]]) -> Pairs:
     """Welch's test between any two entries, adjusted over all pairs. An entry with one seed is never separated."""
-    every = _samples(entries)
-    first, second = np.triu_indices(len(entries), k=1)
+    return _pairs_of(_samples(entries))
+
+
+def pairs_of_estimates(estimates: Sequence[Estimate]) -> Pairs:
+    """The same from means and their t intervals, where the seeds themselves are not at hand."""
+    halves = [0.0 if one.half_width is None else one.half_width for one in estimates]
+    quantiles = [_quantile(max(one.seeds - 1, 1), (1 + LEVEL) / 2) for one in estimates]
+    return _pairs_of(
+        _Samples(
+            mean=np.array([one.value for one in estimates]),
+            variance=(np.array(halves) / np.array(quantiles)) ** 2,
+            seeds=np.array([one.seeds for one in estimates], dtype=np.float64),
+        )
+    )
+
+
+def _pairs_of(every: _Samples) -> Pairs:
+    first, second = np.triu_indices(len(every.mean), k=1)
     a, b = (_Samples(*(values[side] for values in every)) for side in (first, second))
     raw = np.where(np.minimum(a.seeds, b.seeds) > 1, _two_sided(*_welch(a, b)), 1)
-    p = np.ones((len(entries), len(entries)))
+    p = np.ones((len(every.mean), len(every.mean)))
     p[first, second] = p[second, first] = holm(raw)
     return Pairs(difference=every.mean[:, None] - every.mean, p=p)
 

@@ -350,7 +350,7 @@ def test_hostile_names_stay_text(name: str) -> None:
 def test_an_entry_leads_to_its_page_and_the_reference_has_a_name_of_its_own() -> None:
     html = drawn(BGPO)
     assert '<a href="entry?id=e_bgpo"><bdi>BGPO</bdi></a>' in html
-    assert "<bdi>llada-tiny</bdi>, untouched" in html
+    assert '<a href="backbone?id=llada-tiny"><bdi>llada-tiny</bdi></a>, untouched' in html
 
 
 def test_two_chips_at_most_then_a_number() -> None:

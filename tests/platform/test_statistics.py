@@ -123,6 +123,17 @@ def pair_by_pair(entries: list[list[float]]) -> tuple[list[list[float]], list[li
 scores = st.lists(st.sampled_from([0.0, 0.25, 0.5]) | st.floats(0, 1), min_size=1, max_size=6)
 
 
+def test_pairs_of_estimates_are_those_of_the_seeds_they_were_made_of() -> None:
+    generator = np.random.default_rng(0)
+    entries = [
+        generator.normal(centre, 0.02, seeds).tolist() for centre, seeds in ((0.3, 3), (0.5, 5), (0.5, 2), (0.9, 1))
+    ]
+    known = statistics.all_pairs(entries)
+    again = statistics.pairs_of_estimates([statistics.mean_interval(one) for one in entries])
+    assert np.allclose(again.p, known.p)
+    assert np.allclose(again.difference, known.difference)
+
+
 @given(st.lists(scores, max_size=7))
 def test_all_pairs_at_once_are_each_pair_on_its_own(entries: list[list[float]]) -> None:
     difference, p = pair_by_pair(entries)

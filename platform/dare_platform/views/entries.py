@@ -7,13 +7,22 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import not_, select
+from sqlalchemy import func, not_, select
 from sqlalchemy.orm import Session
 
 from dare.source import AlgorithmSource, read_source
 from dare_platform.entry_settings import SettingView, compare
 from dare_platform.entry_status import EntryStatus, sentence_of, status_of
-from dare_platform.models import Algorithm, AlgorithmVersion, AuditLog, Entry, Run, TrackVersion
+from dare_platform.models import (
+    Algorithm,
+    AlgorithmVersion,
+    AuditLog,
+    Backbone,
+    BackboneRevision,
+    Entry,
+    Run,
+    TrackVersion,
+)
 from dare_platform.tracks import tracks
 from dare_platform.viewer import NOBODY, Viewer
 from dare_platform.views.queue import place_of
@@ -29,6 +38,23 @@ def entries_list(session: Session, track: str | None = None, viewer: Viewer = NO
     """All entries that somebody sees, newest first; of one track (`tiny 1.0`) when named."""
     named = () if track is None else (TrackVersion.track_slug + " " + TrackVersion.version == track,)
     return tuple(_summaries(session, viewer, *named))
+
+
+def entries_on(
+    session: Session, backbone: str, viewer: Viewer = NOBODY, most: int = 20
+) -> tuple[tuple[EntrySummary, ...], int]:
+    """The newest entries that somebody sees with runs on one backbone, and how many there are in all."""
+    has_runs = (
+        select(Run.id)
+        .join(BackboneRevision, BackboneRevision.id == Run.backbone_revision_id)
+        .join(Backbone, Backbone.id == BackboneRevision.backbone_id)
+        .where(Run.entry_id == Entry.id, Backbone.slug == backbone)
+        .exists()
+    )
+    in_all = session.execute(select(func.count()).select_from(Entry).where(has_runs, viewer.sees())).scalar_one()
+    newest = select(Entry.id).where(has_runs, viewer.sees()).order_by(Entry.created_at.desc(), Entry.id.desc())
+    ids = session.execute(newest.limit(most)).scalars().all()
+    return tuple(_summaries(session, viewer, Entry.id.in_(ids))), in_all
 
 
 def entry_view(session: Session, entry_id: str, viewer: Viewer = NOBODY) -> EntryView | None:
