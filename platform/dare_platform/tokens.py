@@ -202,4 +202,4 @@ def _scopes(row: ApiToken) -> tuple[Scope, ...]:
 
 
 def _sha256(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -186,12 +186,10 @@ def leaderboard(track: Track = "tiny", backbone: Backbone = None, as_json: AsJso
     `dare leaderboard` · `dare leaderboard -b sdar-tiny --json`
     """
     with service() as asked:
+        if as_json:
+            write(asked.export(track, backbone, "json"))
+            return
         board = asked.board(track, backbone)
-    if as_json:
-        from dare_platform import exports
-
-        write(exports.json(board))
-        return
     write(_said(board.verdict))
     if not board.rows:
         say("No entry yet. Submit the first ones: dare submit untouched, dare submit bgpo")
