@@ -14,9 +14,10 @@ from sqlalchemy import func, select, update
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
+from dare_platform import accounts, tokens
 from dare_platform.database import Database, open_database
 from dare_platform.models import Account, Entry
-from dare_platform.viewer import Viewer, viewer_of
+from dare_platform.viewer import LOCAL, Viewer, viewer_of
 from leaderboard import serving, texts
 
 
@@ -75,7 +76,9 @@ def everything(test: AppTest) -> str:
 def pages(people: People) -> list[tuple[str, dict[str, str]]]:
     """Every page there is, with every id that it can be asked for."""
     found: list[tuple[str, dict[str, str]]] = [
-        ("", {}), ("", {"backbone": "sdar-tiny"}), ("submit", {}), ("queue", {}), ("rules", {}), ("account", {}),
+        ("", {}), ("", {"backbone": "sdar-tiny"}), ("", {"backbone": "all"}), ("submit", {}), ("queue", {}),
+        ("rules", {}), ("account", {}), ("cost", {}), ("task", {"id": "sudoku"}), ("task", {"id": "countdown"}),
+        ("backbone", {"id": "llada-tiny"}), ("backbone", {"id": "sdar-tiny"}),
     ]  # fmt: skip
     for entry in (*people.private.values(), people.anonymous):
         found += [("entry", {"id": entry, "view": view}) for view in ("results", "method", "runs", "history")]
@@ -218,3 +221,49 @@ def test_where_there_is_one_person_nothing_speaks_of_signing_in(site: Site) -> N
         sent = everything(test)
         for word in ("Sign in", "sign in", "Who sees it", "private", "Account"):
             assert word not in sent, (page, word)
+
+
+def test_a_token_is_shown_once_and_revoked_on_the_account_page(people: tuple[Database, People]) -> None:
+    database, found = people
+    page = opened(found.author, "account")
+    page.text_input(key="token-name").set_value("board reader")
+    page.button(key="make-token").click().run()
+    (token,) = [code.value for code in page.get("code") if code.value.startswith("dare_")]
+    with database.read() as session:
+        assert tokens.viewer_by_token(session, token).account_id == found.author.account_id
+    assert not [code for code in page.run().get("code") if code.value.startswith("dare_")]
+    assert "**board reader** · read, submit · until" in everything(page)
+    (revoke,) = [button for button in page.button if button.key.startswith("revoke-")]
+    revoke.click().run()
+    assert "board reader" not in everything(page)
+    with database.read() as session, pytest.raises(tokens.BadTokenError):
+        tokens.viewer_by_token(session, token)
+
+
+def test_the_form_says_what_is_left_of_a_quota(people: tuple[Database, People]) -> None:
+    database, found = people
+    with database.write() as session:
+        accounts.set_quota(session, LOCAL, str(found.author.account_id), 5, None)
+    page = opened(found.author, "submit")
+    assert "Used: 3 of 5 entries in 24 h." in everything(page)
+    assert "Used: 3 of 5 entries in 24 h." in everything(opened(found.author, "account"))
+    assert "entries in 24 h" not in everything(opened(found.other, "account"))
+
+
+def test_an_admin_changes_an_account_and_nobody_else_sees_any(people: tuple[Database, People]) -> None:
+    database, found = people
+    for who in (found.author, found.operator):
+        assert "Accounts" not in [header.value for header in opened(who, "account").header]
+    with database.write() as session:
+        accounts.set_role(session, LOCAL, str(found.operator.account_id), "admin")
+    page = opened(found.operator, "account")
+    assert "Accounts" in [header.value for header in page.header]
+    page.selectbox(key="whom").select("quagga").run()
+    page.selectbox(key=f"role-{found.author.account_id}").select("viewer")
+    page.number_input(key=f"entries-{found.author.account_id}").set_value(7)
+    page.button(key="save-account").click().run()
+    page.button(key="switch-account").click().run()
+    with database.read() as session:
+        account = session.get_one(Account, str(found.author.account_id))
+        assert (account.role, account.entries_per_day, account.active) == ("viewer", 7, False)
+    assert "This account is closed" in everything(opened(found.author, "account"))
