@@ -159,7 +159,7 @@ def _method(entry: EntryView) -> None:
         st.code(entry.settings_text, language="yaml")
     if entry.source is not None:
         st.subheader("Source")
-        st.code(entry.source, language="python", line_numbers=True, height=520)
+        st.code(entry.source, language="python", line_numbers=True, wrap_lines=True)  # what scrolls takes no focus
     if entry.rerun_command:
         st.subheader("Run it again")
         st.code(entry.rerun_command, language="shell")

@@ -214,7 +214,7 @@ def _repeat(run: RunView) -> None:
         if run.withheld:
             st.markdown(texts.ORDER_WITHHELD)
         else:
-            st.code(run.job_json, language="json", height=260)
+            st.code(run.job_json, language="json", wrap_lines=True)
     if run.artifacts:
         with st.expander("Files"):
             st.html(lists.artifacts(run.artifacts))

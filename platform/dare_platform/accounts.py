@@ -78,7 +78,7 @@ def signed_in(
     if known.active:
         known.email = email
     session.flush()
-    if (provider, subject) in admins and known.role != "admin":
+    if (provider, subject) in admins and known.active and known.role != "admin":
         known.role = "admin"
         audit.note(session, None, "set role", known.id, "admin, by DARE_ADMINS")
     return known
@@ -174,8 +174,9 @@ def erase(session: Session, viewer: Viewer, name: str) -> None:
 def _changeable(session: Session, viewer: Viewer, name: str) -> Account:
     """The account of this handle or id, locked. Rights first: nobody else learns who is here."""
     viewer.require("admin")
-    query = select(Account).where((Account.handle == name) | (Account.id == name)).with_for_update()
-    account = session.execute(query).scalar_one_or_none()
+    by_id = session.get(Account, name, with_for_update=True)
+    by_handle = select(Account).where(Account.handle == name).with_for_update()
+    account = by_id or session.execute(by_handle).scalar_one_or_none()  # a handle is its owner's choice, an id is not
     if account is None:
         raise UnknownAccountError(f"there is no account `{name}`")
     if account.id == LOCAL_ACCOUNT:

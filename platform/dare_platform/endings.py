@@ -9,6 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from dare.spec import Cause, JobSpec
+from dare_platform import quotas
 from dare_platform.database import now
 from dare_platform.errors import UnknownRunError
 from dare_platform.ids import new_id
@@ -25,8 +26,6 @@ from dare_platform.models import (
     Run,
     Usage,
 )
-from dare_platform.quotas import charge_attempt, give_back_unseen
-from dare_platform.quotas import give_back as give_back_quota
 from dare_platform.states import CAUSES, announce, move, record
 
 FIRST_BACK_OFF_SECONDS = 5.0
@@ -127,7 +126,7 @@ def fail(
         return None
     release_dependants(session, run_id)
     if not rule.charged and cause != "dependency":  # a run behind another one is lost for that one's reason
-        give_back_quota(session, _entry_of(session, run_id), f"lost: {cause}")
+        quotas.give_back(session, _entry_of(session, run_id), f"lost: {cause}")
     return "failed"
 
 
@@ -172,7 +171,7 @@ def _end_as_cancelled(session: Session, run_id: str, actor: str, token: int | No
     if not move(session, run_id, "cancelled", actor=actor, token=token):
         return False
     release_dependants(session, run_id)
-    give_back_unseen(session, _entry_of(session, run_id))
+    quotas.give_back_unseen(session, _entry_of(session, run_id))
     return True
 
 
@@ -209,7 +208,7 @@ def close_attempt(
         cost = Usage(run_id=run_id, token=token, wall_seconds=max(0.0, closed), charged=charged)
         session.add(cost)
         session.flush()
-        charge_attempt(session, cost)
+        quotas.charge_attempt(session, cost)
 
 
 def release_dependants(session: Session, run_id: str) -> list[str]:

@@ -49,6 +49,24 @@ def test_admins_are_named_by_issuer_and_subject_and_by_nothing_that_one_can_choo
         assert [tuple(row) for row in notes] == [("set role", "admin, by DARE_ADMINS")]
 
 
+def test_a_switched_off_account_is_made_no_admin(sqlite: Database) -> None:
+    with sqlite.write() as session:
+        person(session, "1")
+        accounts.switch_off(session, LOCAL, "1")
+        assert accounts.signed_in(session, ISSUER, "1", "ada", None, ((ISSUER, "1"),)).role == "submitter"
+
+
+def test_a_handle_that_is_somebody_elses_id_names_nobody_else(sqlite: Database) -> None:
+    with sqlite.write() as session:
+        ada = person(session, "ada")
+        twin = accounts.signed_in(session, ISSUER, "2", str(ada.account_id), None)
+        assert twin.handle == ada.account_id
+        accounts.set_role(session, LOCAL, twin.handle, "operator")
+        assert (account(session, "ada").role, twin.role) == ("operator", "submitter")
+        accounts.set_role(session, LOCAL, twin.id, "viewer")
+        assert twin.role == "viewer"
+
+
 CHANGES: dict[str, Callable[[Session, Viewer, str], object]] = {
     "list": lambda session, who, name: accounts.accounts(session, who),
     "role": lambda session, who, name: accounts.set_role(session, who, name, "operator"),

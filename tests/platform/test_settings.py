@@ -23,6 +23,13 @@ def test_postgresql_urls_get_our_driver() -> None:
     assert settings.database_url == "postgresql+psycopg://dare@host/dare"
 
 
+def test_admins_and_quotas_are_read() -> None:
+    given = {"DARE_ADMINS": "https://a.example 1, https://b.example two words", "DARE_QUOTA_ENTRIES_PER_DAY": "5"}
+    settings = Settings.from_environment(given)
+    assert settings.admins == (("https://a.example", "1"), ("https://b.example", "two words"))
+    assert (settings.quota.entries_per_day, settings.quota.device_hours_per_week) == (5, None)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -35,6 +42,11 @@ def test_postgresql_urls_get_our_driver() -> None:
         ("DARE_POLL_SECONDS", "-1"),
         ("DARE_POLL_SECONDS", "inf"),
         ("DARE_LIMIT_MEMORY_MIB", "nan"),
+        ("DARE_QUOTA_ENTRIES_PER_DAY", "many"),
+        ("DARE_QUOTA_ENTRIES_PER_DAY", "-1"),
+        ("DARE_QUOTA_DEVICE_HOURS_PER_WEEK", "nan"),
+        ("DARE_ADMINS", "https://id.example"),
+        ("DARE_METRICS_PORT", "70000"),
     ],
 )
 def test_a_wrong_value_is_named_in_one_sentence(name: str, value: str) -> None:
