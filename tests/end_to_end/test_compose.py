@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +102,8 @@ def test_a_stack_goes_the_whole_way_and_comes_back_with_everything(
     seen = row(browser, stack.url)
     figures["submit to row"] = time.monotonic() - began
     assert re.match(r"\S+ bgpo .*1 of 3 seeds", seen), seen
+    figures |= waits_of(stack)
+    assert [entry["name"] for entry in from_outside(stack, "entries")] == ["bgpo"]
 
     wait_for("second training run", 120, lambda: runs(stack, kind="train", state="working"))
     (working,) = runs(stack, kind="train", state="working")
@@ -128,6 +132,23 @@ def test_a_stack_goes_the_whole_way_and_comes_back_with_everything(
     assert kept <= files(stack)
     ARTEFACTS.mkdir(exist_ok=True)
     (ARTEFACTS / "compose.json").write_text(json.dumps({key: round(value, 1) for key, value in figures.items()}))
+
+
+def waits_of(stack: Stack) -> dict[str, float]:
+    """How long the first run waited for a worker, and for its container."""
+    first = min(runs(stack, kind="train"), key=lambda run: run["created_at"])
+    history = json.loads(stack.dare("runs", first["id"], "--json"))["history"]
+    at = {event["sentence"]: event["at"] for event in history}
+    return {
+        "submit to claim": at["queued → leased"] - first["created_at"],
+        "submit to start": at["preparing → working"] - first["created_at"],
+    }
+
+
+def from_outside(stack: Stack, *command: str) -> Any:
+    """What the command says that is installed on the stack's host."""
+    asked = [sys.executable, "-m", "dare_platform", "--server", stack.url, *command, "--json"]
+    return json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
 
 
 def check_what_is_let_out(stack: Stack, services: dict[str, dict[str, Any]]) -> None:
