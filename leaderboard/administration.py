@@ -51,7 +51,7 @@ def keys(who: Viewer) -> None:
         _key(token)
     if secret := st.session_state.pop(NEW_TOKEN, None):
         st.markdown(f"**The token.** {texts.SHOWN_ONCE}")
-        st.code(secret, language=None)
+        st.code(secret, language=None, wrap_lines=True)
     offered: list[Scope] = [scope for scope in tokens.SCOPES if who.may(scope)]
     with st.form("new-token", border=False):
         name = st.text_input("Name", key="token-name", max_chars=tokens.LONGEST_NAME, placeholder="laptop", width=320)

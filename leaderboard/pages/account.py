@@ -76,7 +76,7 @@ def _messages(who: Viewer) -> None:
         _wish(wish)
     if secret := st.session_state.pop(NEW_SECRET, None):
         st.markdown(f"**The webhook's secret.** {texts.SHOWN_ONCE}")
-        st.code(secret, language=None)
+        st.code(secret, language=None, wrap_lines=True)
     _new_wish()
 
 

@@ -156,13 +156,13 @@ def _method(entry: EntryView) -> None:
         st.html(forms.settings_table(entry.settings))
         st.html(lists.change_it(entry.summary.id))
     if entry.settings_text:
-        st.code(entry.settings_text, language="yaml")
+        st.code(entry.settings_text, language="yaml", wrap_lines=True)
     if entry.source is not None:
         st.subheader("Source")
-        st.code(entry.source, language="python", line_numbers=True, wrap_lines=True)  # what scrolls takes no focus
+        st.html(lists.source(entry.source))
     if entry.rerun_command:
         st.subheader("Run it again")
-        st.code(entry.rerun_command, language="shell")
+        st.code(entry.rerun_command, language="shell", wrap_lines=True)
 
 
 def _runs(entry: EntryView) -> None:

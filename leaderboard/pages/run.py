@@ -166,6 +166,7 @@ def _disagreements(run: RunView) -> None:
                 st.code(
                     f"dare scores diff {run.summary.id} --scorers {found.a} {found.b} --task {found.task}",
                     language="shell",
+                    wrap_lines=True,
                 )
 
 
@@ -204,7 +205,7 @@ def _live_log(run: RunView) -> None:
 def _repeat(run: RunView) -> None:
     """How to run it again, what it cost, and everything that was recorded about it."""
     st.header("Run it again", anchor=False)
-    st.code(run.rerun_command, language="shell")
+    st.code(run.rerun_command, language="shell", wrap_lines=True)
     if run.usage is not None:
         with st.expander("What it cost"):
             st.html(lists.usage(run.usage))
@@ -214,7 +215,7 @@ def _repeat(run: RunView) -> None:
         if run.withheld:
             st.markdown(texts.ORDER_WITHHELD)
         else:
-            st.code(run.job_json, language="json", wrap_lines=True)
+            st.html(lists.order(run.job_json))
     if run.artifacts:
         with st.expander("Files"):
             st.html(lists.artifacts(run.artifacts))
