@@ -1,0 +1,134 @@
+"""Two checkpoints on the same items: whether these two differ, which says nothing about the algorithms that made them.
+
+Items are the draws here. A difference between two checkpoints that these tests find is real for these two; another seed
+of the same algorithm may turn it round. What algorithms do is tested between seeds: `statistics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr
+
+from dare_platform.statistics import ALPHA, LEVEL, TooFewValuesError
+
+RESAMPLES = 10_000
+CHUNK = 1_000
+"""Resamples at once: memory is that of `CHUNK` x clusters numbers."""
+
+
+@dataclass(frozen=True)
+class ItemDifference:
+    """Mean score of a minus that of b over the same items, with a 95 % interval over items."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    """Two-sided, of no difference; for this pair alone, not adjusted for others."""
+    items: int
+    clusters: int
+    """Independent draws: items of one cluster are one."""
+
+    @property
+    def differ(self) -> bool:
+        """Whether these two checkpoints differ."""
+        return self.p < ALPHA
+
+    @property
+    def sentence(self) -> str:
+        """The finding, with its unit."""
+        words = "These checkpoints differ" if self.differ else "These checkpoints cannot be told apart"
+        points = [f"{100 * value:+.1f}".replace("-", "\u2212") for value in (self.difference, self.low, self.high)]
+        return f"{words}: {points[0]} points ({points[1]} to {points[2]}) over {self.items} items."
+
+
+def mcnemar_p(only_a: int, only_b: int) -> float:
+    """Exact two-sided p of McNemar's test: the items that one checkpoint alone solves are a fair coin's throws.
+
+    Exact rather than mid-p: it never promises more than it keeps, and costs little where items are hundreds.
+    """
+    if only_a < 0 or only_b < 0:
+        raise ValueError(f"{min(only_a, only_b)} items cannot be solved by one alone")
+    thrown = only_a + only_b
+    return 1.0 if thrown == 0 else min(1.0, 2 * float(bdtr(min(only_a, only_b), thrown, 0.5)))
+
+
+def item_test(
+    a: ArrayLike, b: ArrayLike, clusters: Sequence[str | None] | None = None, seed: int = 0
+) -> ItemDifference:
+    """Compare two checkpoints item by item.
+
+    `a` and `b` are scores of the same items in the same order; where several samples or seeds are given for an item,
+    their mean, which then compares these particular runs together. Solved or not, without clusters: McNemar's exact
+    test. Everything else: a test by sign flips of whole clusters. The interval is a bootstrap over clusters either way.
+    """
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1:
+        raise ValueError(f"two lists of the same items are compared; given: {first.shape} and {second.shape}")
+    if len(first) < 2:
+        raise TooFewValuesError(f"two items are needed; given: {len(first)}")
+    difference = first - second
+    sums, sizes = _by_cluster(difference, clusters)
+    generator = np.random.default_rng(seed)
+    low, high = _interval(sums, sizes, generator)
+    if len(sums) == len(first) and set(np.unique(np.concatenate([first, second]))) <= {0.0, 1.0}:
+        p = mcnemar_p(int((difference > 0).sum()), int((difference < 0).sum()))
+    else:
+        p = sign_flip_p(sums, generator)
+    return ItemDifference(float(difference.mean()), low, high, p, len(first), len(sums))
+
+
+def sign_flip_p(sums: NDArray[np.float64], generator: np.random.Generator, resamples: int = RESAMPLES) -> float:
+    """Two-sided p that clusters' differences are as likely negative as positive.
+
+    Every assignment of signs where there are no more than `resamples`, otherwise so many at random, the observed one
+    counted among them, so that p is never zero.
+    """
+    moved = sums[sums != 0]
+    observed = abs(float(moved.sum()))
+    if len(moved) == 0:
+        return 1.0
+    slack = 1e-12 * float(np.abs(moved).sum())  # sums in another order differ by rounding
+    if 2 ** len(moved) <= resamples:
+        signs = 1 - 2 * ((np.arange(2 ** len(moved))[:, None] >> np.arange(len(moved))) & 1)
+        return float((np.abs(signs @ moved) >= observed - slack).mean())
+    beyond = 1
+    for start in range(0, resamples, CHUNK):
+        count = min(CHUNK, resamples - start)
+        signs = generator.integers(0, 2, (count, len(moved)), dtype=np.int8) * 2 - 1
+        beyond += int((np.abs(signs @ moved) >= observed - slack).sum())
+    return beyond / (resamples + 1)
+
+
+def _by_cluster(
+    difference: NDArray[np.float64], clusters: Sequence[str | None] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sum and number of items of each cluster; an item without one is its own."""
+    names = [f"\0{place}" for place in range(len(difference))]
+    if clusters is not None:
+        if len(clusters) != len(difference):
+            raise ValueError(f"{len(clusters)} clusters are given for {len(difference)} items")
+        names = [own if name is None else name for own, name in zip(names, clusters, strict=True)]
+    _, member = np.unique(np.asarray(names), return_inverse=True)
+    weighed = [np.bincount(member, weights=values) for values in (difference, np.ones_like(difference))]
+    return np.asarray(weighed[0], dtype=np.float64), np.asarray(weighed[1], dtype=np.float64)
+
+
+def _interval(
+    sums: NDArray[np.float64], sizes: NDArray[np.float64], generator: np.random.Generator
+) -> tuple[float, float]:
+    """Percentiles of the mean over clusters drawn with replacement."""
+    draws = len(sums)
+    if draws < 2:
+        return -math.inf, math.inf
+    means = []
+    for start in range(0, RESAMPLES, CHUNK):
+        chosen = generator.integers(0, draws, (min(CHUNK, RESAMPLES - start), draws))
+        means.append(sums[chosen].sum(axis=1) / sizes[chosen].sum(axis=1))
+    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
