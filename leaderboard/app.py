@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from leaderboard import frame, people, reading
-from leaderboard.pages import account, backbone, cost, queue, rules, run, submit, task
+from leaderboard.pages import account, backbone, compare, cost, queue, rules, run, submit, task
 from leaderboard.pages import leaderboard as board
 
 
@@ -17,6 +17,7 @@ def main() -> None:
         page = st.navigation(
             [
                 frame.listed(board.page, "Leaderboard", "leaderboard", default=True),
+                frame.listed(compare.page, "Compare", "compare"),
                 frame.listed(cost.page, "Cost", "cost"),
                 frame.listed(submit.page, "Submit", "submit"),
                 frame.listed(queue.page, "Queue", "queue"),

@@ -175,6 +175,11 @@ def backbone_link(slug: str) -> str:
     return "backbone?" + urlencode({"id": slug})
 
 
+def compare_link(entry_id: str, track: str) -> str:
+    """One entry beside another that is still to be chosen."""
+    return "compare?" + urlencode({"a": entry_id, "track": track})
+
+
 def rules_link(track: str) -> str:
     """The rules of a track by slug."""
     return "rules?" + urlencode({"track": track})

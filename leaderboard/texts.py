@@ -81,6 +81,11 @@ WHY_SIGN_IN = (
     "to be told when they have ended."
 )
 NO_MESSAGES = "You are not told of anything yet."
+CHOOSE_TWO = "**Choose two entries.** Any two of one track, the untouched backbone among them."
+NO_COMPARISON = (
+    "**These two cannot be compared.** One of them is not there, is somebody's private entry, or is of another track: "
+    "tracks fix different budgets, and scores of two of them are not subtracted."
+)
 TOKENS = (
     "A program gives a token instead of signing in: `dare --server`, or the HTTP API. It may do what you choose here, "
     "never more than you, and ends by itself."

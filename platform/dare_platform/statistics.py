@@ -77,6 +77,15 @@ def difference_interval(a: Sequence[float], b: Sequence[float], level: float = L
     return difference - half, difference + half
 
 
+def pooled_spread(a: Sequence[float], b: Sequence[float]) -> float:
+    """Standard deviation between seeds, as two samples of them together estimate it."""
+    freedom = len(a) + len(b) - 2
+    if freedom < 1 or not a or not b:
+        raise TooFewValuesError(f"no spread can be seen in {len(a)} and {len(b)} seeds")
+    squares = sum(float(np.var(values)) * len(values) for values in (a, b))
+    return math.sqrt(squares / freedom)
+
+
 class _Samples(NamedTuple):
     """Samples of seeds, one or many: what the tests know of each."""
 

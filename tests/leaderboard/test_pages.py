@@ -440,3 +440,11 @@ def test_all_backbones_stand_beside_one_another_on_one_board(site: Site) -> None
     assert "Does it carry over from one backbone to another?" in page
     assert "Mean gain of every entry on every backbone" in page
     assert 'href="?backbone=sdar-tiny' in page
+
+
+def test_two_entries_are_compared_and_the_choice_stands_in_the_url(site: Site) -> None:
+    assert texts.CHOOSE_TWO in shown(opened("compare"))
+    page = shown(opened("compare", a=site.entries["bgpo"], b=site.entries["bgpo"]))
+    assert "Nothing can be said of the algorithms" in page or "The algorithms cannot be told apart" in page
+    assert "Nothing: the same source with the same settings." in page
+    assert texts.CHOOSE_TWO in shown(opened("compare", a=site.entries["bgpo"], b="nosuch")), "an id that is not offered"
