@@ -9,16 +9,19 @@ import streamlit as st
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from dare_platform import entries, subscriptions, visibility
+from dare_platform import entries, snapshots, subscriptions, visibility
 from dare_platform.entries import RefusedError
 from dare_platform.errors import DatabaseLockedError, PlatformError
 from dare_platform.models import Channel, Visibility
 from dare_platform.subscriptions import Subscribed
+from dare_platform.tracks import Track
 from dare_platform.uploads import Submission
 from dare_platform.viewer import NotAllowedError, Viewer
 from leaderboard import people, reading, texts
 from leaderboard.forms import form_messages
 
+KEPT = "kept"
+"""Key of the hash of a board that was just kept."""
 SAID = "said"
 """Key of the sentence that the next drawing of a page shows once."""
 
@@ -86,6 +89,13 @@ def subscribe(channel: Channel, target: str, each_run: bool) -> Subscribed | Non
 def end_subscription(id: str) -> None:
     """Be told no more."""
     do("Ended. Nothing more is sent there.", lambda session, who: subscriptions.end_subscription(session, who, id))
+
+
+def keep_board(track: Track, backbone: str) -> None:
+    """Keep the public board as it is now. Whoever reads it may: it is the same for everybody, and kept once."""
+    kept = act(lambda session, _who: snapshots.take(session, track, backbone))
+    if kept is not None:
+        st.session_state[KEPT] = kept
 
 
 def do(sentence: str, change: Callable[[Session, Viewer], object]) -> None:

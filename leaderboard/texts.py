@@ -81,6 +81,10 @@ WHY_SIGN_IN = (
     "to be told when they have ended."
 )
 NO_MESSAGES = "You are not told of anything yet."
+KEEP = (
+    "A permalink shows this board for ever as it is now, with its hash and the hash of the numbers behind it; "
+    "`dare verify` checks both, and every answer. A board that has not changed keeps its link."
+)
 CHOOSE_TWO = "**Choose two entries.** Any two of one track, the untouched backbone among them."
 NO_COMPARISON = (
     "**These two cannot be compared.** One of them is not there, is somebody's private entry, or is of another track: "

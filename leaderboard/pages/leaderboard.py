@@ -8,11 +8,24 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from dare import catalog
-from dare_platform import exports
+from dare_platform import claims, exports
 from dare_platform.board import Board
 from dare_platform.board_flags import Flag
 from dare_platform.tracks import Track, load_track, slugs_here
-from leaderboard import across, boards, flag_list, frame, links, quantities, reading, tables, texts
+from leaderboard import (
+    across,
+    actions,
+    boards,
+    claim_parts,
+    flag_list,
+    frame,
+    links,
+    quantities,
+    reading,
+    snapshot_parts,
+    tables,
+    texts,
+)
 from leaderboard.links import BoardChoices, BoardView
 
 CHECK_SECONDS = 15
@@ -59,6 +72,10 @@ def page() -> None:
     _below_the_table(board)
     _proof(track)
     _before_and_after(board)
+    if stated := claims.beside(board):
+        with st.expander(claim_parts.title(stated)):
+            st.markdown(stated[0].claim.protocol)
+            st.html(claim_parts.table(stated))
     with st.expander("How to read this table"):
         st.markdown("\n\n".join(texts.HOW_TO_READ))
 
@@ -128,6 +145,14 @@ def _partial(board: Board, view: BoardView, choices: BoardChoices) -> None:
 
 def _below_the_table(board: Board) -> None:
     """Files with full precision, what was drawn and when, and whether there is something newer."""
+    files(board, boards.flags(board))
+    _keep(board)
+    st.html(tables.snapshot_line(board, quantities.moment(board.made_at, reading.zone())))
+    st.fragment(run_every=CHECK_SECONDS)(_newer)(board)
+
+
+def files(board: Board, flags: Sequence[Flag] = ()) -> None:
+    """Downloads with full precision."""
     name = f"dare-{board.track}-{board.version}-{board.backbone}"
     with st.container(horizontal=True, vertical_alignment="center"):
         for label, make, ending, mime in (
@@ -135,10 +160,19 @@ def _below_the_table(board: Board) -> None:
             ("JSON", exports.json, "json", "application/json"),
             ("LaTeX", exports.latex, "tex", "text/plain"),
         ):
-            content = make(board, boards.flags(board))
+            content = make(board, flags)
             st.download_button(label, content, f"{name}.{ending}", mime, on_click="ignore", key=f"export-{ending}")
-    st.html(tables.snapshot_line(board, quantities.moment(board.made_at, reading.zone())))
-    st.fragment(run_every=CHECK_SECONDS)(_newer)(board)
+
+
+def _keep(board: Board) -> None:
+    """The board by a link that never changes, and how it is cited."""
+    with st.expander("Cite or keep this board"):
+        st.markdown(texts.KEEP)
+        if st.button("Make a permalink", key="permalink"):
+            actions.keep_board(load_track(board.track, board.version), board.backbone)
+        if kept := st.session_state.pop(actions.KEPT, None):
+            st.html(snapshot_parts.permalink(kept))
+        st.code(snapshot_parts.bibtex(board, reading.settings().public_url), language=None, wrap_lines=True)
 
 
 def _newer(shown: Board) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from dare_platform.board import Board, Cell, Column, Row
+from dare_platform.board import Board, Cell, Column, Estimate, Row
 from dare_platform.statistics import written
 
 FlagCode = Literal[
@@ -30,8 +30,9 @@ EXPLANATIONS: Mapping[FlagCode, str] = {
     "collapse": "The run raised an alarm of collapse while it trained.",
 }
 FORMAT_CREDIT = 0.1
-"""Reward minus solved, of the same completions, beyond that of the untouched backbone. Half-right answers earn some by
-design, so that only what training added is a sign; a tenth of the scale is more than seeds differ by on any task."""
+"""By how much more the sampled reward rose than the share solved did, greedily or sampled, whichever rose more.
+Half-right answers earn some reward by design, so that only what training added is a sign, and only where it did not
+come with solved items; a tenth of the scale is more than seeds differ by on any task."""
 SIBLING_GAP = 0.05
 """Beyond the intervals of both on every shipped task of 256 items or more, at any score."""
 SIBLING_SIZE = 1.5
@@ -139,17 +140,19 @@ def _of_cell(row: Row, column: Column) -> Iterator[Flag]:
 
 def _format_credit(row: Row, task: str, untouched: Cell | None) -> Iterator[Flag]:
     cell = row.cells.get(task)
-    credit, before = _credit(cell), _credit(untouched) or 0.0
-    if row.kind == "reference" or cell is None or credit is None or credit - before <= FORMAT_CREDIT:
+    if row.kind == "reference" or cell is None or untouched is None:
         return
-    text = f"Reward minus solved, of the same completions: {_percent(credit)} points"
-    yield Flag("format_credit", Where(row.entry_id, task), f"{text}; untouched {_percent(before)}.")
+    reward = _rise(cell.sampled, untouched.sampled)
+    solved = [_rise(cell.greedy, untouched.greedy), _rise(cell.sampled_solved, untouched.sampled_solved)]
+    known = [rise for rise in solved if rise is not None]
+    if reward is None or not known or reward - max(known) <= FORMAT_CREDIT:
+        return
+    text = f"Training raised the sampled reward by {_percent(reward)} points"
+    yield Flag("format_credit", Where(row.entry_id, task), f"{text} and the share solved by {_percent(max(known))}.")
 
 
-def _credit(cell: Cell | None) -> float | None:
-    if cell is None or cell.sampled is None or cell.sampled_solved is None:
-        return None
-    return cell.sampled.value - cell.sampled_solved.value
+def _rise(after: Estimate | None, before: Estimate | None) -> float | None:
+    return None if after is None or before is None else after.value - before.value
 
 
 def _larger_siblings(row: Row, columns: Iterable[Column], facts: FlagFacts) -> Iterator[Flag]:

@@ -23,6 +23,7 @@ def paths(site: Site) -> tuple[str, ...]:
         "rules",
         "task?id=sudoku",
         "backbone?id=llada-tiny",
+        "snapshot?hash=9f3c01ab",
         entry,
         f"{entry}&view=method",
         f"{entry}&view=runs",

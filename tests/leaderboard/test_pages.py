@@ -448,3 +448,30 @@ def test_two_entries_are_compared_and_the_choice_stands_in_the_url(site: Site) -
     assert "Nothing can be said of the algorithms" in page or "The algorithms cannot be told apart" in page
     assert "Nothing: the same source with the same settings." in page
     assert texts.CHOOSE_TWO in shown(opened("compare", a=site.entries["bgpo"], b="nosuch")), "an id that is not offered"
+
+
+def test_a_board_is_kept_by_a_link_and_shown_by_it(site: Site) -> None:
+    board = press(opened(), "permalink")
+    page = shown(board)
+    assert "Kept: <a href=" in page
+    sha256 = re.search(r"snapshot\?hash=([0-9a-f]{64})", page)
+    assert sha256 is not None
+    kept = shown(opened("snapshot", hash=sha256[1][:12]))
+    assert f"dare verify {sha256[1]}" in kept
+    assert "immutable" in kept
+    assert "This is the only snapshot of its board." in kept
+    assert "Results on llada-tiny" in kept
+
+
+@pytest.mark.parametrize("given", ["9f3c01ab", "9f3c", "", "[x](https://example.org)"])
+def test_a_hash_of_nothing_is_said(site: Site, given: str) -> None:
+    page = shown(opened("snapshot", hash=given))
+    assert "There is no snapshot" in page or "is no hash" in page
+    assert "[x](" not in page, "what stands in a link is text"
+
+
+def test_claims_of_papers_stand_below_the_board_of_their_backbone(site: Site) -> None:
+    page = opened(track="matched", backbone="llada-8b-instruct")
+    assert "Claims of papers, per cent, beside our reruns" in shown(page)
+    assert any("What papers claim" in one.label for one in page.expander)
+    assert not any("What papers claim" in one.label for one in opened().expander)

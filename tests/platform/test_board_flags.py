@@ -42,23 +42,28 @@ def test_zero_and_chance_are_flagged_where_the_cell_says_so() -> None:
     ]
 
 
-def credited(row: Row, reward: float, solved: float) -> Row:
+def credited(row: Row, reward: float, solved: float, greedy: float) -> Row:
+    sampled, sampled_solved, best = (Estimate(value, 0.01, 3) for value in (reward, solved, greedy))
     cells: Mapping[str, object] = {
-        task: replace(cell, sampled=Estimate(reward, 0.01, 3), sampled_solved=Estimate(solved, 0.01, 3))
+        task: replace(cell, sampled=sampled, sampled_solved=sampled_solved, greedy=best)
         for task, cell in row.cells.items()
         if task == "sudoku"
     }
     return replace(row, cells={**row.cells, **cells})  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize(("reward", "is_flagged"), [(0.69, False), (0.72, True)])
-def test_credit_for_form_is_what_training_added_to_that_of_the_untouched_backbone(
-    reward: float, is_flagged: bool
+@pytest.mark.parametrize(
+    ("reward", "greedy", "is_flagged"),
+    [(0.69, 0.2, False), (0.72, 0.2, True), (0.72, 0.9, False)],
+    ids=["the reward rose by 9 points more", "by 12 points more", "as much as greedy answers did"],
+)
+def test_a_reward_that_rose_without_solved_items_is_credit_for_form(
+    reward: float, greedy: float, is_flagged: bool
 ) -> None:
-    """Untouched: 0.4 reward, 0.1 solved, so 0.3 of credit; from 0.4 on training has added a tenth."""
+    """Untouched: 0.4 reward, 0.1 solved either way. Sampled answers solve 0.3 afterwards, a rise of 20 points."""
     made = board(REFERENCE, BGPO)
     reference, method = made.rows
-    shown = replace(made, rows=(credited(reference, 0.4, 0.1), credited(method, reward, 0.3)))
+    shown = replace(made, rows=(credited(reference, 0.4, 0.1, 0.1), credited(method, reward, 0.3, greedy)))
     wanted = [("format_credit", "id-bgpo", "sudoku")] if is_flagged else []
     assert codes(flags(shown, FlagFacts())) == wanted
 
