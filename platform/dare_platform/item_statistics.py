@@ -6,33 +6,36 @@ of the same algorithm may turn it round. What algorithms do is tested between se
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr
+from scipy.special import bdtr, stdtrit
 
-from dare_platform.statistics import ALPHA, LEVEL, TooFewValuesError
+from dare_platform.statistics import ALPHA, LEVEL, TooFewValuesError, standard_error
 
 RESAMPLES = 10_000
 CHUNK = 1_000
 """Resamples at once: memory is that of `CHUNK` x clusters numbers."""
+FEWEST = 6
+"""Draws that differ: with fewer of them no assignment of signs is rarer than 1 in 20, so that nothing can be found."""
 
 
 @dataclass(frozen=True)
 class ItemDifference:
-    """Mean score of a minus that of b over the same items, with a 95 % interval over items."""
+    """Mean score of a minus that of b over the same items."""
 
     difference: float
-    low: float
-    high: float
+    interval: tuple[float, float] | None
+    """95 %, over items; None where too few of them differ for any finding."""
     p: float
     """Two-sided, of no difference; for this pair alone, not adjusted for others."""
     items: int
     clusters: int
     """Independent draws: items of one cluster are one."""
+    differing: int
+    """Of them, those in which the two are not equally good."""
 
     @property
     def differ(self) -> bool:
@@ -43,8 +46,15 @@ class ItemDifference:
     def sentence(self) -> str:
         """The finding, with its unit."""
         words = "These checkpoints differ" if self.differ else "These checkpoints cannot be told apart"
-        points = [f"{100 * value:+.1f}".replace("-", "\u2212") for value in (self.difference, self.low, self.high)]
-        return f"{words}: {points[0]} points ({points[1]} to {points[2]}) over {self.items} items."
+        if self.interval is None:
+            few = f"they differ on {self.differing} of {self.items} items, too few for any finding"
+            return f"{words}: {_points(self.difference)} points; {few}."
+        low, high = map(_points, self.interval)
+        return f"{words}: {_points(self.difference)} points ({low} to {high}) over {self.items} items."
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "\u2212")
 
 
 def mcnemar_p(only_a: int, only_b: int) -> float:
@@ -65,7 +75,7 @@ def item_test(
 
     `a` and `b` are scores of the same items in the same order; where several samples or seeds are given for an item,
     their mean, which then compares these particular runs together. Solved or not, without clusters: McNemar's exact
-    test. Everything else: a test by sign flips of whole clusters. The interval is a bootstrap over clusters either way.
+    test. Everything else: a test by sign flips of whole clusters. The interval is t over clusters either way.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
@@ -73,14 +83,18 @@ def item_test(
     if len(first) < 2:
         raise TooFewValuesError(f"two items are needed; given: {len(first)}")
     difference = first - second
-    sums, sizes = _by_cluster(difference, clusters)
-    generator = np.random.default_rng(seed)
-    low, high = _interval(sums, sizes, generator)
+    sums = _by_cluster(difference, clusters)
     if len(sums) == len(first) and set(np.unique(np.concatenate([first, second]))) <= {0.0, 1.0}:
         p = mcnemar_p(int((difference > 0).sum()), int((difference < 0).sum()))
     else:
-        p = sign_flip_p(sums, generator)
-    return ItemDifference(float(difference.mean()), low, high, p, len(first), len(sums))
+        p = sign_flip_p(sums, np.random.default_rng(seed))
+    mean, differing = float(difference.mean()), int((sums != 0).sum())
+    interval = None
+    if differing >= FEWEST:
+        error = standard_error(difference.tolist(), clusters)
+        half = float(stdtrit(len(sums) - 1, (1 + LEVEL) / 2)) * (error or 0.0)
+        interval = (mean - half, mean + half)
+    return ItemDifference(mean, interval, p, len(first), len(sums), differing)
 
 
 def sign_flip_p(sums: NDArray[np.float64], generator: np.random.Generator, resamples: int = RESAMPLES) -> float:
@@ -105,30 +119,12 @@ def sign_flip_p(sums: NDArray[np.float64], generator: np.random.Generator, resam
     return beyond / (resamples + 1)
 
 
-def _by_cluster(
-    difference: NDArray[np.float64], clusters: Sequence[str | None] | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sum and number of items of each cluster; an item without one is its own."""
+def _by_cluster(difference: NDArray[np.float64], clusters: Sequence[str | None] | None) -> NDArray[np.float64]:
+    """Sum of each cluster; an item without one is its own."""
     names = [f"\0{place}" for place in range(len(difference))]
     if clusters is not None:
         if len(clusters) != len(difference):
             raise ValueError(f"{len(clusters)} clusters are given for {len(difference)} items")
         names = [own if name is None else name for own, name in zip(names, clusters, strict=True)]
     _, member = np.unique(np.asarray(names), return_inverse=True)
-    weighed = [np.bincount(member, weights=values) for values in (difference, np.ones_like(difference))]
-    return np.asarray(weighed[0], dtype=np.float64), np.asarray(weighed[1], dtype=np.float64)
-
-
-def _interval(
-    sums: NDArray[np.float64], sizes: NDArray[np.float64], generator: np.random.Generator
-) -> tuple[float, float]:
-    """Percentiles of the mean over clusters drawn with replacement."""
-    draws = len(sums)
-    if draws < 2:
-        return -math.inf, math.inf
-    means = []
-    for start in range(0, RESAMPLES, CHUNK):
-        chosen = generator.integers(0, draws, (min(CHUNK, RESAMPLES - start), draws))
-        means.append(sums[chosen].sum(axis=1) / sizes[chosen].sum(axis=1))
-    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    return np.asarray(np.bincount(member, weights=difference), dtype=np.float64)

@@ -45,9 +45,10 @@ def _edges(seeds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def gap_between_seeds(seeds: int, spread: float, power: float = POWER) -> float:
-    """Smallest gap of two algorithms that the board's test between `seeds` a side sees with this power.
+    """Smallest gap of two algorithms that Welch's test between `seeds` a side sees with this power, for one pair.
 
-    `spread` is the standard deviation between seeds, equal on both sides, in the unit of the answer.
+    A board adjusts over all of its pairs and needs more. `spread` is the standard deviation between seeds, equal on
+    both sides, in the unit of the answer.
     """
     if seeds < 2:
         raise TooFewValuesError(f"one seed shows no gap between algorithms, whatever it is; given: {seeds}")
@@ -61,8 +62,10 @@ def _standard_gap(seeds: int, power: float) -> float:
     return float(brentq(lambda gap: power_of_welch(seeds, gap) - power, 0.0, LARGEST_GAP, xtol=1e-6))
 
 
-def gap_between_checkpoints(items: int, discordant: float, power: float = POWER) -> float:
+def gap_between_checkpoints(items: int, discordant: float, power: float = POWER) -> float | None:
     """Smallest gap of two checkpoints that a paired test over `items` sees, where a share `discordant` differs.
+
+    None where even a gap as large as that, all of it in favour of one, is seen less often.
 
     By the normal approximation of McNemar's test: the variance of an item's difference is `discordant` minus the gap
     squared.
@@ -77,7 +80,7 @@ def gap_between_checkpoints(items: int, discordant: float, power: float = POWER)
         spread = math.sqrt(max(discordant - gap**2, 0.0))
         return gap * math.sqrt(items) - edge * math.sqrt(discordant) - wanted * spread
 
-    return discordant if short(discordant) < 0 else float(brentq(short, 0.0, discordant))
+    return None if short(discordant) < 0 else float(brentq(short, 0.0, discordant))
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,16 @@ class Settling:
 
     @property
     def sentence(self) -> str:
-        """In points."""
-        shown = f"With {self.seeds} seeds a gap under {100 * self.gap:.1f} points cannot be seen"
+        """In points. The spread is that of few seeds, so that its figures are a guide and no promise."""
+        if self.gap == 0:
+            return "Its seeds agree to the last item, so that nothing can be said of more of them."
+        shown = f"With {self.seeds} seeds a side a gap of {100 * self.gap:.1f} points is seen four times in five"
         if not self.more:
             return f"{shown}."
         if self.enough is not None:
-            return f"{shown}; a gap as large as this one would be with {self.enough} seeds a side."
+            return f"{shown}; one as large as this takes about {self.enough}, if further seeds spread as these do."
         seeds, gap = self.more[-1]
-        return f"{shown}; {seeds} seeds a side would show {100 * gap:.1f}, which this gap is still under."
+        return f"{shown}, with {seeds} one of {100 * gap:.1f}: this one is smaller."
 
 
 def what_would_settle(difference: float, spread: float, seeds: int) -> Settling:
