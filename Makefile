@@ -101,6 +101,7 @@ study-faults: .venv/.developing services ## what is killed, cut off and full cos
 	$(BIN)/python -m studies.chaos --runs 200 --workers 6 --seed 0
 
 study: .venv/.developing ## does every method learn, over seeds, beside a control: an hour; continues where it stopped
+	$(BIN)/python -m studies.statistics
 	$(BIN)/python -m studies.learning
 	$(MAKE) study-faults
 
