@@ -15,6 +15,10 @@ from leaderboard.links import BoardChoices, BoardView
 from leaderboard.theme import band_of
 
 
+ABOUT = "about"
+"""What the way to a column's task is called."""
+
+
 class Arranged(NamedTuple):
     """A board's rows in the order of a view, and how many a filter took away."""
 
@@ -390,7 +394,7 @@ def _column_second_line(column: Column, board: Board) -> str:
     if column.role != "ranked":
         lines.append("shown, not in the mean" if column.role == "shown" else "transfer, not in the mean")
     href = escape(links.task_page(column.task, board.backbone, board.track))
-    lines.append(f'<a href="{href}" aria-label="About {escape(column.title)}">about</a>')
+    lines.append(f'<a href="{href}" aria-label="About {escape(column.title)}">{ABOUT}</a>')
     return "<br>".join(lines)
 
 
