@@ -14,7 +14,6 @@ from leaderboard import flag_list, links, quantities, texts
 from leaderboard.links import BoardChoices, BoardView
 from leaderboard.theme import band_of
 
-
 ABOUT = "about"
 """What the way to a column's task is called."""
 
