@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from leaderboard import frame, people, reading
-from leaderboard.pages import account, backbone, compare, cost, queue, rules, run, snapshot, submit, task
+from leaderboard.pages import account, backbone, compare, cost, curves, queue, rules, run, snapshot, submit, task
 from leaderboard.pages import leaderboard as board
 
 
@@ -25,6 +25,7 @@ def main() -> None:
                 frame.entry_page(),
                 st.Page(task.page, title="Task", url_path="task", visibility="hidden"),
                 st.Page(backbone.page, title="Backbone", url_path="backbone", visibility="hidden"),
+                st.Page(curves.page, title="Curves", url_path="curves", visibility="hidden"),
                 st.Page(snapshot.page, title="Snapshot", url_path="snapshot", visibility="hidden"),
                 st.Page(run.page, title="Run", url_path="run", visibility="hidden"),
                 _account(),

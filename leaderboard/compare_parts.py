@@ -8,6 +8,7 @@ from typing import get_args
 from urllib.parse import urlencode
 
 from dare_platform.verdict import escaped
+from dare_platform.views import CurvesView
 from dare_platform.views.comparison import Algorithms, Answered, ComparisonView, Shown, Side
 from leaderboard import links, quantities
 from leaderboard.plain_tables import Text, plain_table
@@ -42,6 +43,11 @@ def _of_algorithms(found: Algorithms | None, a: str, b: str) -> str:
 
 def _p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def to_curves(ids: tuple[str, str], track: str) -> str:
+    """How both were trained."""
+    return f'<div class="dare"><p><a href="{escape(links.curves_link(ids, track))}">Curves of both</a></p></div>'
 
 
 def seeds_table(view: ComparisonView) -> str:
@@ -132,3 +138,19 @@ def source_diff(text: str) -> str:
     inner = "\n".join(lines)
     box = '<pre class="log source" tabindex="0" role="region" aria-label="Differences">'
     return f'<div class="dare">{box}<bdi>{inner}</bdi></pre></div>'
+
+
+def alarms(view: CurvesView) -> str:
+    """What the runs of these curves raised, by entry, seed and step; empty where nothing was."""
+    rows = [
+        (
+            Text(curve.entry_name, href=links.run_link(curve.run_id)),
+            Text(str(curve.seed), number=True),
+            Text("—" if alarm.step is None else quantities.count(alarm.step), number=True),
+            Text(alarm.name),
+            Text(alarm.sentence),
+        )
+        for curve in view.curves
+        for alarm in curve.alarms
+    ]
+    return plain_table(("Entry", "Seed", "Step", "Alarm", "What it saw"), rows, "Alarms") if rows else ""

@@ -180,6 +180,11 @@ def compare_link(entry_id: str, track: str) -> str:
     return "compare?" + urlencode({"a": entry_id, "track": track})
 
 
+def curves_link(entries: Sequence[str], track: str) -> str:
+    """How the training of some entries went, four at most."""
+    return "curves?" + urlencode({**dict(zip("abcd", entries, strict=False)), "track": track})
+
+
 def rules_link(track: str) -> str:
     """The rules of a track by slug."""
     return "rules?" + urlencode({"track": track})

@@ -296,6 +296,7 @@ def entry_line(view: EntryView) -> str:
         f"code <code>{escape(quantities.short_hash(entry.code_sha256))}</code>" if entry.code_sha256 else "",
         f'track <a href="{escape(links.rules_link(slug))}">{escape(entry.track)}</a>',
         f'<a href="{escape(links.compare_link(entry.id, slug))}">compare</a>',
+        f'<a href="{escape(links.curves_link([entry.id], slug))}">curves</a>',
         f"try {entry.try_number}" if entry.try_number > 1 else "",
     ]
     return f'<div class="dare"><p class="second">{" · ".join(part for part in parts if part)}</p></div>'

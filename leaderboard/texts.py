@@ -86,6 +86,7 @@ KEEP = (
     "`dare verify` checks both, and every answer. A board that has not changed keeps its link."
 )
 CHOOSE_TWO = "**Choose two entries.** Any two of one track, the untouched backbone among them."
+CHOOSE_CURVES = "**Choose an entry**, or up to four of one track."
 NO_COMPARISON = (
     "**These two cannot be compared.** One of them is not there, is somebody's private entry, or is of another track: "
     "tracks fix different budgets, and scores of two of them are not subtracted."

@@ -36,6 +36,7 @@ def page() -> None:
     st.caption(f"{task} on {backbone}, track {track.name}, greedy decoding, scorer {track.scorer}")
     st.markdown(compare_parts.verdict(view))
     st.html(compare_parts.seeds_table(view))
+    st.html(compare_parts.to_curves((a, b), track.track))
     st.header("Item by item")
     if view.checkpoints is None:
         st.markdown("No items to compare yet: they come with the evaluations of a seed that both have.")

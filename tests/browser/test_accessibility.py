@@ -17,6 +17,7 @@ def paths(site: Site) -> tuple[str, ...]:
     return (
         "",
         "cost",
+        f"curves?a={site.entries['bgpo']}",
         f"compare?a={site.entries['bgpo']}&b={site.entries['bgpo']}",
         "submit",
         "queue",

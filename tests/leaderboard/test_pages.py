@@ -475,3 +475,12 @@ def test_claims_of_papers_stand_below_the_board_of_their_backbone(site: Site) ->
     assert "Claims of papers, per cent, beside our reruns" in shown(page)
     assert any("What papers claim" in one.label for one in page.expander)
     assert not any("What papers claim" in one.label for one in opened().expander)
+
+
+def test_curves_of_several_entries_are_drawn_with_their_alarms(site: Site) -> None:
+    assert texts.CHOOSE_CURVES in shown(opened("curves"))
+    page = opened("curves", a=site.entries["bgpo"], b=site.entries["cj_grpo"])
+    assert page.get("vega_lite_chart") or page.get("arrow_vega_lite_chart")
+    assert page.selectbox(key="metric").value == "reward"
+    assert "collapse" in shown(page)
+    assert texts.CHOOSE_CURVES in shown(opened("curves", a="nosuch"))

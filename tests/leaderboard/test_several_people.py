@@ -82,7 +82,7 @@ def pages(people: People) -> list[tuple[str, dict[str, str]]]:
     ]  # fmt: skip
     for entry in (*people.private.values(), people.anonymous):
         found += [("entry", {"id": entry, "view": view}) for view in ("results", "method", "runs", "history")]
-        found += [("submit", {"from": entry}), ("compare", {"a": entry, "b": people.public})]
+        found += [("submit", {"from": entry}), ("compare", {"a": entry, "b": people.public}), ("curves", {"a": entry})]
         by_kind = dict.fromkeys(people.runs[entry][:4])
         found += [("run", {"id": run}) for run in by_kind]
     return found

@@ -1,0 +1,88 @@
+"""Curves: how training went, per seed and in the mean, for up to four entries on one backbone."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import streamlit as st
+
+from dare_platform.tracks import Track, load_track, slugs_here
+from dare_platform.verdict import escaped
+from dare_platform.views import CurvesView, curves
+from dare_platform.views.comparison import entries_to_compare
+from leaderboard import charts, compare_parts, frame, links, people, reading, texts
+
+KEYS = ("a", "b", "c", "d")
+FIRST = "reward"
+
+
+def page() -> None:
+    """Which entries and which metric, the chart, the alarms, and the numbers as a file."""
+    query = reading.query()
+    reading.title("Curves")
+    st.title("How did training go?")
+    track = load_track(links.known_or_first(query.get("track", ()), slugs_here()))
+    chosen = _choose(track)
+    backbones = tuple(track.backbones)
+    backbone = st.segmented_control(
+        "Backbone", backbones, default=backbones[0], required=True, key="backbone", bind="query-params"
+    )
+    if not chosen:
+        st.markdown(texts.CHOOSE_CURVES)
+        return
+    with reading.database().read() as session:
+        known = curves(session, chosen, backbone or backbones[0], FIRST, people.viewer())
+        if not known.metrics:
+            st.markdown(texts.NO_CURVE)
+            return
+        metric = st.selectbox(
+            "Metric", known.metrics, index=known.metrics.index(FIRST) if FIRST in known.metrics else 0,
+            key="metric", bind="query-params", width=320,
+        )  # fmt: skip
+        view = known if metric == FIRST else curves(session, chosen, known.backbone, metric, people.viewer())
+    st.header(charts.metric_title(view.metric))
+    with reading.part("chart"):
+        frame.draw(charts.seed_curves(view, charts.metric_title(view.metric), reading.scheme(), 420), "curves")
+    _without(view)
+    if alarms := compare_parts.alarms(view):
+        st.header("Alarms")
+        st.html(alarms)
+    st.download_button(
+        "CSV", _csv(view), f"dare-curves-{view.backbone}-{view.metric}.csv", "text/csv", on_click="ignore", key="csv"
+    )
+
+
+def _choose(track: Track) -> list[str]:
+    """Up to four, which stand in the URL by id."""
+    with reading.database().read() as session:
+        names = dict(entries_to_compare(session, track, people.viewer()))
+    asked = [id for key in KEYS if (id := reading.query_value(key)) in names]
+    chosen = st.multiselect(
+        "Entries, four at most", list(names), default=asked, max_selections=len(KEYS), key="entries",
+        format_func=lambda id: f"{names[id]} ({id[-6:]})",
+    )  # fmt: skip
+    if chosen != asked:
+        for key, id in zip(KEYS, chosen, strict=False):
+            st.query_params[key] = id
+        for key in KEYS[len(chosen) :]:
+            st.query_params.pop(key, None)
+    return chosen
+
+
+def _without(view: CurvesView) -> None:
+    """Entries whose method does not log this metric, or that have not been trained here."""
+    if view.without:
+        st.caption(f"{len(view.without)} of the chosen entries log no {escaped(view.metric)} on {view.backbone}.")
+
+
+def _csv(view: CurvesView) -> str:
+    """Every point of every seed, with the device's seconds up to it; nothing thinned, a gap where it was no number."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(("entry", "run", "seed", "step", "device_seconds", view.metric))
+    for curve in view.curves:
+        for point in curve.points:
+            value = "" if point.value is None else repr(point.value)
+            writer.writerow((curve.entry_id, curve.run_id, curve.seed, point.step, point.device_seconds, value))
+    return out.getvalue()
