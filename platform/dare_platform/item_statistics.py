@@ -20,6 +20,8 @@ CHUNK = 1_000
 """Resamples at once: memory is that of `CHUNK` x clusters numbers."""
 FEWEST = 6
 """Draws that differ: with fewer of them no assignment of signs is rarer than 1 in 20, so that nothing can be found."""
+FEWEST_CLUSTERS = 20
+"""For an interval: of ten clusters of unequal size, one in eight does not hold the truth."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ItemDifference:
 
     difference: float
     interval: tuple[float, float] | None
-    """95 %, over items; None where too few of them differ for any finding."""
+    """95 %, over items; None where too few of them differ for any finding, or where there are few clusters."""
     p: float
     """Two-sided, of no difference; for this pair alone, not adjusted for others."""
     items: int
@@ -47,7 +49,7 @@ class ItemDifference:
         """The finding, with its unit."""
         words = "These checkpoints differ" if self.differ else "These checkpoints cannot be told apart"
         if self.interval is None:
-            few = f"they differ on {self.differing} of {self.items} items, too few for any finding"
+            few = f"{self.clusters} draws, of which {self.differing} differ, are too few for an interval"
             return f"{words}: {_points(self.difference)} points; {few}."
         low, high = map(_points, self.interval)
         return f"{words}: {_points(self.difference)} points ({low} to {high}) over {self.items} items."
@@ -90,7 +92,7 @@ def item_test(
         p = sign_flip_p(sums, np.random.default_rng(seed))
     mean, differing = float(difference.mean()), int((sums != 0).sum())
     interval = None
-    if differing >= FEWEST:
+    if differing >= FEWEST and (len(sums) == len(first) or len(sums) >= FEWEST_CLUSTERS):
         error = standard_error(difference.tolist(), clusters)
         half = float(stdtrit(len(sums) - 1, (1 + LEVEL) / 2)) * (error or 0.0)
         interval = (mean - half, mean + half)
