@@ -12,7 +12,11 @@ from dare_platform.snapshots import Change, Taken
 from leaderboard import quantities
 from leaderboard.plain_tables import Text, plain_table
 
-LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$"}
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\textbraceleft{}", "}": r"\textbraceright{}", "_": r"\_", "&": r"\&",
+    "%": r"\%", "#": r"\#", "$": r"\$", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+}  # fmt: skip
+"""BibTeX counts braces, escaped or not: none but pairs may stand in a field."""
 
 
 def facts(taken: Taken) -> str:

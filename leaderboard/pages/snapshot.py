@@ -70,8 +70,11 @@ def _against(taken: Taken) -> None:
         "Since", options, index=options.index(asked) if asked in options else 0, key="since", width=360,
         format_func=lambda one: f"{quantities.moment(others[one], reading.zone())}, {quantities.short_hash(one)}",
     )  # fmt: skip
-    with reading.database().read() as session:
-        other = snapshots.find(session, chosen)
+    with reading.part("changes"), reading.database().read() as session:
+        _changes(snapshots.find(session, chosen), board)
+
+
+def _changes(other: Taken, board: Board) -> None:
     found = snapshots.changes(other.board, board)
     if found:
         st.html(snapshot_parts.changes_table(found, other.board, board))

@@ -21,7 +21,9 @@ def test_a_citation_names_board_day_and_hash_and_leads_there() -> None:
 
 
 def test_a_name_cannot_leave_its_braces() -> None:
-    assert r"a\}\_\%" in bibtex(replace(board(BGPO), backbone="a}_%"), None)
+    text = bibtex(replace(board(BGPO), backbone="a}_%{{"), None)
+    assert r"a\textbraceright{}\_\%\textbraceleft{}" in text
+    assert text.count("{") == text.count("}")
 
 
 def test_what_changed_is_shown_in_the_units_of_the_board() -> None:

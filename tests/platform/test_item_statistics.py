@@ -112,9 +112,8 @@ def test_a_finding_has_an_interval_and_without_one_there_is_none(pairs: list[tup
 
 
 def test_too_few_draws_find_nothing_however_clear_they_look() -> None:
-    assert item_test([1] * 5, [0] * 5).sentence == (
-        "These checkpoints cannot be told apart: +100.0 points; 5 draws, of which 5 differ, are too few for an interval."
-    )
+    few = "5 draws, of which 5 differ, are too few for an interval."
+    assert item_test([1] * 5, [0] * 5).sentence == f"These checkpoints cannot be told apart: +100.0 points; {few}"
     one_story = item_test([1] * 12, [0] * 12, ["a"] * 12)
     assert (one_story.clusters, one_story.interval, one_story.p) == (1, None, 1.0)
 
