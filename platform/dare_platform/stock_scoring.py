@@ -7,16 +7,17 @@ Programs are not among them: nothing keeps apart what its evaluators run.
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from dare.job import write_result
+from dare.job import machine, write_result
 from dare.opencompass.configs import CONFIGS, PREFIX, StockConfig
 from dare.opencompass.job import ChildJob, OpenCompassError, child_folder, command, environment, read_done, write_job
 from dare.scoring import summarise
-from dare.spec import JobSpec, Result, Score, TaskProtocol
+from dare.spec import JobSpec, Result, Score, TaskProtocol, Usage
 from dare_platform.errors import OutputError
 from dare_platform.outputs import complete_outcomes, protocols_of
 
@@ -55,6 +56,7 @@ def score(directory: Path, job: JobSpec, items: dict[str, tuple[str, ...]], data
         phases=("score",),
         seed=job.seed,
     )
+    began = time.monotonic()
     with (directory / LOG).open("wb") as log:
         subprocess.run(
             command(write_job(asked)), env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
@@ -63,7 +65,8 @@ def score(directory: Path, job: JobSpec, items: dict[str, tuple[str, ...]], data
         done = read_done(asked)
         scores = _take(directory, job, items)
         told = {f"opencompass/{t.task}": f"{t.config} {t.prompt_hash}; {t.evaluator}" for t in done.tasks}
-        write_result(directory, _result(job, f"Scored {sum(t.items for t in done.tasks)} items.", scores, told))
+        message = f"Scored {sum(t.items for t in done.tasks)} items."
+        write_result(directory, _result(job, message, scores, told, time.monotonic() - began))
     except OpenCompassError as error:
         failed = {"outcome": "failed", "cause": "scoring", "message": str(error)[:2000]}
         write_result(directory, _result(job, "", (), {}).model_copy(update=failed))
@@ -81,12 +84,15 @@ def _take(directory: Path, job: JobSpec, items: dict[str, tuple[str, ...]]) -> S
     return scores
 
 
-def _result(job: JobSpec, message: str, scores: Sequence[Score], provenance: dict[str, str]) -> Result:
+def _result(
+    job: JobSpec, message: str, scores: Sequence[Score], provenance: dict[str, str], seconds: float = 0.0
+) -> Result:
     return Result(
         job=job.digest(),
         kind="score",
         outcome="succeeded",
         message=message,
         scores=tuple(scores),
-        provenance=provenance,
+        usage=Usage(evaluate_seconds=seconds),
+        provenance=machine() | provenance,
     )

@@ -154,7 +154,7 @@ def test_a_malformed_upload_shows_its_sentences_with_lines(watched: Watched, tmp
     said = " ".join(messages.all_inner_texts())
     assert "algorithm.py line 1" in said
     assert "import requests is not allowed" in said
-    assert page.get_by_role("button", name="Queue").is_disabled()
+    assert page.get_by_role("button", name="Queue", exact=True).is_disabled()
 
 
 def test_a_page_of_a_working_run_moves_by_itself_and_nothing_jumps(watched: Watched, site: Site) -> None:
@@ -197,7 +197,7 @@ def test_a_button_that_cannot_be_pressed_is_legible_and_says_why(watched: Watche
     page = watched.open("submit")
     page.get_by_text("my file", exact=True).click()
     page.get_by_text("Choose a file or paste your class.").wait_for()
-    button = page.get_by_role("button", name="Queue")
+    button = page.get_by_role("button", name="Queue", exact=True)
     assert button.is_disabled()
     darker, brighter = sorted(button.evaluate(LUMINANCE))
     assert (brighter + 0.05) / (darker + 0.05) >= 4.5

@@ -102,17 +102,18 @@ def test_a_stack_goes_the_whole_way_and_comes_back_with_everything(
     seen = row(browser, stack.url)
     figures["submit to row"] = time.monotonic() - began
     assert re.match(r"\S+ bgpo .*1 of 3 seeds", seen), seen
-    figures |= waits_of(stack)
-    assert [entry["name"] for entry in from_outside(stack, "entries")] == ["bgpo"]
 
-    wait_for("second training run", 120, lambda: runs(stack, kind="train", state="working"))
-    (working,) = runs(stack, kind="train", state="working")
+    at_work: list[dict[str, Any]] = []
+    wait_for("second training run", 120, lambda: at_work.extend(runs(stack, kind="train", state="working")) or at_work)
+    (working,) = at_work
     figures["down, while a run works"] = stack.down()
     assert inspected(stack) == {}
     assert stack.jobs() == []
 
     figures["up again"] = stack.up()
     assert row(browser, stack.url)[:40] == seen[:40]
+    figures |= waits_of(stack)
+    assert [entry["name"] for entry in from_outside(stack, "entries")] == ["bgpo"]
     wait_for("end of the run", 180, lambda: runs(stack, id=working["id"], state="succeeded"))
     made_by = dict(json.loads(stack.dare("runs", working["id"], "--json"))["provenance"])
     assert (made_by["source revision"], made_by["image"]) == (revision(), built(FAMILY))

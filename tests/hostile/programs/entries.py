@@ -37,8 +37,14 @@ def digest():
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+SAYS = ("dare", "source_revision", "python", "processor", "system", "torch", "transformers", "numpy", "threads", "dtype",
+        "attention", "device")
+USED = ("train_seconds", "device_seconds", "optimiser_steps", "gradient_forwards", "forwards")
+
+
 def forged(**changes):
-    result = {"job": digest(), "kind": "train", "outcome": "succeeded", "message": "Trained.", **changes}
+    result = {"job": digest(), "kind": "train", "outcome": "succeeded", "message": "Trained.",
+              "provenance": dict.fromkeys(SAYS, "forged"), "usage": dict.fromkeys(USED, 1), **changes}
     with open("result.json", "w") as file:
         json.dump(result, file)
     os._exit(0)

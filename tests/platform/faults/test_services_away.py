@@ -70,10 +70,10 @@ def test_postgresql_restarted_at_five_moments_of_one_job_costs_no_attempt(
 ) -> None:
     with Database(restarting.database_url) as database:
         train, evaluate = add_pair(database)
-        worker = start_worker(restarting, "good:12:0.1", lease=6.0)
+        worker = start_worker(restarting, "good:40:0.1", lease=6.0)  # so long that a loaded machine misses no moment
         processes.append(worker)
         for moment in MOMENTS:
-            wait_for(lambda m=moment: POINTS[m](restarting, database, train, evaluate), seconds=30)  # type: ignore[misc]
+            wait_for(lambda m=moment: POINTS[m](restarting, database, train, evaluate), seconds=60)  # type: ignore[misc]
             disturb(server)
         assert worker.wait(60) == 0
         check_the_end(database, train, evaluate)
