@@ -37,8 +37,8 @@ def digest():
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-SAYS = ("dare", "source_revision", "python", "processor", "system", "torch", "transformers", "numpy", "threads", "dtype",
-        "attention", "device")
+SAYS = ("dare", "source_revision", "python", "processor", "system", "torch", "transformers", "numpy", "threads",
+        "dtype", "attention", "device")
 USED = ("train_seconds", "device_seconds", "optimiser_steps", "gradient_forwards", "forwards")
 
 
