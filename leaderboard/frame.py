@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
@@ -42,3 +42,22 @@ def show_entry(entry_id: str) -> None:
 def draw(chart: Chart, key: str) -> None:
     """A chart in our own colours, with its sentence for those who do not see it."""
     st.vega_lite_chart(spec=chart.spec, alt=chart.alt, theme=None, key=key)
+
+
+def entry_box(label: str, key: str, names: Mapping[str, str]) -> str:
+    """A box whose choice stands in the URL by id: Streamlit's own binding would write the label there."""
+    options = ["", *names]
+    asked = reading.query_value(key)
+    chosen = st.selectbox(
+        label,
+        options,
+        index=options.index(asked) if asked in options else 0,
+        key=f"choose-{key}",
+        format_func=lambda id: f"{names[id]} ({id[-6:]})" if id else "choose an entry",
+        width=260,
+    )
+    if chosen and chosen != asked:
+        st.query_params[key] = chosen
+    elif asked and not chosen:
+        st.query_params.pop(key, None)
+    return chosen or ""

@@ -6,7 +6,7 @@ import streamlit as st
 
 from dare_platform.tracks import Track, load_track, slugs_here
 from dare_platform.views.comparison import PAGE, Shown, comparison, entries_to_compare
-from leaderboard import compare_parts, links, people, reading, tables, texts
+from leaderboard import compare_parts, frame, links, people, reading, tables, texts
 
 
 def page() -> None:
@@ -77,21 +77,4 @@ def _choose(track: Track) -> tuple[str, str]:
     with reading.database().read() as session:
         names = dict(entries_to_compare(session, track, people.viewer()))
     with st.container(horizontal=True):
-        return _one("A", "a", names), _one("B", "b", names)
-
-
-def _one(label: str, key: str, names: dict[str, str]) -> str:
-    """A box whose choice stands in the URL by id: Streamlit's own binding would write the label there."""
-    options = ["", *names]
-    asked = reading.query_value(key)
-    chosen = st.selectbox(
-        label,
-        options,
-        index=options.index(asked) if asked in options else 0,
-        key=f"choose-{key}",
-        format_func=lambda id: f"{names[id]} ({id[-6:]})" if id else "choose an entry",
-        width=320,
-    )
-    if chosen and chosen != asked:
-        st.query_params[key] = chosen
-    return chosen or ""
+        return frame.entry_box("A", "a", names), frame.entry_box("B", "b", names)

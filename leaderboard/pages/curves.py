@@ -54,20 +54,12 @@ def page() -> None:
 
 
 def _choose(track: Track) -> list[str]:
-    """Up to four, which stand in the URL by id."""
+    """Up to four, which stand in the URL by id; each once."""
     with reading.database().read() as session:
         names = dict(entries_to_compare(session, track, people.viewer()))
-    asked = [id for key in KEYS if (id := reading.query_value(key)) in names]
-    chosen = st.multiselect(
-        "Entries, four at most", list(names), default=asked, max_selections=len(KEYS), key="entries",
-        format_func=lambda id: f"{names[id]} ({id[-6:]})",
-    )  # fmt: skip
-    if chosen != asked:
-        for key, id in zip(KEYS, chosen, strict=False):
-            st.query_params[key] = id
-        for key in KEYS[len(chosen) :]:
-            st.query_params.pop(key, None)
-    return chosen
+    with st.container(horizontal=True):
+        chosen = [frame.entry_box(key.upper(), key, names) for key in KEYS]
+    return list(dict.fromkeys(filter(None, chosen)))
 
 
 def _without(view: CurvesView) -> None:
