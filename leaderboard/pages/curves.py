@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import streamlit as st
 
@@ -41,6 +42,7 @@ def page() -> None:
             key="metric", bind="query-params", width=320,
         )  # fmt: skip
         view = known if metric == FIRST else curves(session, chosen, known.backbone, metric, people.viewer())
+    view = told_apart(view)
     st.header(charts.metric_title(view.metric))
     with reading.part("chart"):
         frame.draw(charts.seed_curves(view, charts.metric_title(view.metric), reading.scheme(), 420), "curves")
@@ -50,6 +52,21 @@ def page() -> None:
         st.html(alarms)
     st.download_button(
         "CSV", _csv(view), f"dare-curves-{view.backbone}-{view.metric}.csv", "text/csv", on_click="ignore", key="csv"
+    )
+
+
+def told_apart(view: CurvesView) -> CurvesView:
+    """Two entries of one name with the end of their ids behind it: a chart knows entries by name."""
+    ids = {(curve.entry_name, curve.entry_id) for curve in view.curves}
+    twice = {name for name, _ in ids if sum(other == name for other, _ in ids) > 1}
+    return replace(
+        view,
+        curves=tuple(
+            replace(curve, entry_name=f"{curve.entry_name} ({curve.entry_id[-6:]})")
+            if curve.entry_name in twice
+            else curve
+            for curve in view.curves
+        ),
     )
 
 

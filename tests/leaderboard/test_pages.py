@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from streamlit.util import calc_hash
 from dare_platform.host import is_loopback
 from dare_platform.models import Entry, Run
 from dare_platform.tracks import load_track
+from dare_platform.views import CurvesView, SeedCurve
 from leaderboard import serving, texts
+from leaderboard.pages.curves import told_apart
 
 
 def opened(page: str = "", **query: str | list[str]) -> AppTest:
@@ -484,3 +487,13 @@ def test_curves_of_several_entries_are_drawn_with_their_alarms(site: Site) -> No
     assert page.selectbox(key="metric").value == "reward"
     assert "collapse" in shown(page)
     assert texts.CHOOSE_CURVES in shown(opened("curves", a="nosuch"))
+
+
+def test_two_entries_of_one_name_keep_their_own_curves() -> None:
+    one = SeedCurve("entry-aaaaaa", "BGPO", "r1", 0, (), ())
+    view = CurvesView(
+        "reward", "llada-tiny", (one, replace(one, entry_id="entry-bbbbbb", run_id="r2")), ("reward",), ()
+    )
+    assert [curve.entry_name for curve in told_apart(view).curves] == ["BGPO (aaaaaa)", "BGPO (bbbbbb)"]
+    alone = replace(view, curves=(one, replace(one, run_id="r3", seed=1)))
+    assert [curve.entry_name for curve in told_apart(alone).curves] == ["BGPO", "BGPO"]

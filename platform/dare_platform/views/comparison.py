@@ -121,7 +121,7 @@ def comparison(
     both = sorted(first.runs.keys() & second.runs.keys())
     chosen = seed if seed in both else both[0] if both else None
     rows = _items(session, first.runs[chosen], second.runs[chosen], task, track.scorer) if chosen is not None else []
-    right = [(bool(a), bool(b)) for _, _, a, b in rows]
+    right = [(a > 0.5, b > 0.5) for _, _, a, b in rows]
     counts = tuple(right.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False)))
     kept = [row for row, pair in zip(rows, right, strict=True) if _is_shown(pair, shown)]
     begin = (max(page, 1) - 1) * PAGE
@@ -219,7 +219,7 @@ def _answers(session: Session, runs: tuple[str, str], task: str, rows: Sequence[
         first, second = said[runs[0], item], said[runs[1], item]
         found.append(
             Answered(
-                item, (bool(score_a), bool(score_b)), (first.output, second.output), (first.tokens, second.tokens),
+                item, (score_a > 0.5, score_b > 0.5), (first.output, second.output), (first.tokens, second.tokens),
                 (first.truncated, second.truncated),
             )
         )  # fmt: skip
