@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import get_args
 from urllib.parse import urlencode
 
 from dare_platform.verdict import escaped
 from dare_platform.views import CurvesView
-from dare_platform.views.comparison import Algorithms, Answered, ComparisonView, Shown, Side
+from dare_platform.views.comparison import SHOWN, Algorithms, Answered, ComparisonView, Shown, Side
 from leaderboard import links, quantities
 from leaderboard.plain_tables import Text, plain_table
 
-CHOICES: tuple[Shown, ...] = get_args(Shown)
 WORDS: dict[Shown, str] = {"differ": "answered apart", "both-wrong": "both wrong", "all": "all"}
 
 
@@ -84,7 +82,7 @@ def counts(view: ComparisonView) -> str:
 def choose_items(view: ComparisonView, query: dict[str, str], shown: Shown) -> str:
     """Links to the three choices of items."""
     parts = []
-    for choice in CHOICES:
+    for choice in SHOWN:
         if choice == shown:
             parts.append(f"<b>{WORDS[choice]}</b>")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from dare_platform.tracks import Track, load_track, slugs_here
-from dare_platform.views.comparison import PAGE, Shown, comparison, entries_to_compare
+from dare_platform.views.comparison import PAGE, SHOWN, Shown, comparison, entries_to_compare
 from leaderboard import compare_parts, frame, links, people, reading, tables, texts
 
 
@@ -21,7 +21,7 @@ def page() -> None:
     if not a or not b:
         st.markdown(texts.CHOOSE_TWO)
         return
-    shown: Shown = next((one for one in compare_parts.CHOICES if one == reading.query_value("items")), "differ")
+    shown: Shown = next((one for one in SHOWN if one == reading.query_value("items")), "differ")
     number, seed = reading.query_value("ipage"), reading.query_value("seed")
     with reading.database().read() as session:
         view = comparison(

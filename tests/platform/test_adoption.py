@@ -43,16 +43,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "START_SECONDS", 0.0)
 
 
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
 def start_worker(settings: Settings, mode: str, lease: float, *installation: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(HERE / "detached.py"), str(settings.home), mode, str(lease), settings.database_url]
     return subprocess.Popen([*command, *installation])

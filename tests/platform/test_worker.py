@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,16 +278,6 @@ def test_two_workers_share_the_work(settings: Settings, database: Database) -> N
 
 
 # --- processes that are killed -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def start_worker(settings: Settings, mode: str, lease: float) -> subprocess.Popen[bytes]:

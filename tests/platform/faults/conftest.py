@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,16 +15,6 @@ Seen = Callable[[str], None]
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endings, "FIRST_BACK_OFF_SECONDS", 0.1)
     monkeypatch.setattr(orders, "START_SECONDS", 0.0)
-
-
-@pytest.fixture
-def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
-    yield started
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 @pytest.fixture
